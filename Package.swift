@@ -185,6 +185,12 @@ let package = Package(
                 "ApusClientAPI", protobuf,
             ]),
         layer(
+            "Services", "ApusThings",
+            [
+                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions", "ApusClientAPI",
+                protobuf,
+            ]),
+        layer(
             "Services", "ApusRelayService",
             [
                 "ApusCore", "ApusConfiguration", "ApusContract", "ApusListener", "ApusWire", "ApusTransport",
@@ -230,7 +236,7 @@ let package = Package(
             [
                 "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusEtcd", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI",
-                "ApusOperators", "ApusRelayService",
+                "ApusOperators", "ApusThings", "ApusRelayService",
                 "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusTLS", "ApusNodeConfiguration", nioCore,
                 nioPosix, lifecycle, unixSignals, protobuf, log, coreMetrics,
             ]),
@@ -247,7 +253,7 @@ let package = Package(
         layer(
             "Clients", "ApusDevice",
             [
-                "ApusCore", "ApusThreads", "ApusMedia", "ApusClient", "CApusMedia", nioCore,
+                "ApusCore", "ApusContract", "ApusThreads", "ApusMedia", "ApusClient", "CApusMedia", nioCore,
                 dequeModule,
                 log,
             ]),
@@ -320,6 +326,7 @@ let package = Package(
                 "ApusCore", "ApusTracing", "ApusThreads", "ApusContract", "ApusSessions", "ApusClientAPI", tracing,
                 nioCore, nioPosix, protobuf, log,
             ]),
+        test("ApusThingsTests", ["ApusCore", "ApusSessions", "ApusThings", protobuf]),
         test(
             "ApusHTTPTests",
             [

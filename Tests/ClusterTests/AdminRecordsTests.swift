@@ -25,7 +25,7 @@ struct AdminRecordsTests {
         #expect(scan.output == device.output, "\(scan.all)")
         #expect(try cluster.run("admin", "records", "scan", "devices", "other", "--by", "account").output.isEmpty)
         #expect(try cluster.run("admin", "records", "get", "devices", "none").status != 0)
-        let unknown = try cluster.run("admin", "records", "scan", "things")
+        let unknown = try cluster.run("admin", "records", "scan", "nothing")
         #expect(unknown.status != 0 && unknown.errors.contains("revocations"), "\(unknown.all)")
 
         let (picture, again) = (cluster.file("picture"), cluster.file("again"))

@@ -58,7 +58,7 @@ package enum EtcdMember {
             "--initial-advertise-peer-urls", "http://\(store.peers)", "--initial-cluster", members,
             "--initial-cluster-token", "apus-\(mark.cluster)", "--heartbeat-interval", "\(heartbeatMilliseconds)",
             "--election-timeout", "\(electionMilliseconds)", "--auto-compaction-mode", "periodic",
-            "--auto-compaction-retention", "1h", "--logger", "zap", "--log-level", "warn",
+            "--auto-compaction-retention", "5m", "--logger", "zap", "--log-level", "warn",
         ]
         return NodeProcess(
             name: store.name, arguments: arguments, logFile: directory.logFile(store.name),

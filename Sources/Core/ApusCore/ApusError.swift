@@ -42,6 +42,9 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public static let boundToThisUser = Self(8022, "the device is already bound to this user")
     public static let boundToOtherUser = Self(8023, "the device is bound to another user")
 
+    // Control server.
+    public static let userPropertyName = Self(8605, "the name of a user property begins with _")
+
     // General: this project's own.
     public static let malformed = Self(10_001, "the message cannot be decoded")
     public static let frameTooLarge = Self(10_002, "the frame exceeds the size limit")
@@ -80,8 +83,13 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public static let kicked = Self(12_003, "the same identity registered elsewhere")
     public static let notAllowed = Self(12_004, "the token does not allow this")
 
+    // Devices.
+    public static let pathIllegal = Self(20_101, "the path of a property is not legal")
+    public static let jsonInvalid = Self(20_102, "the JSON of a property cannot be read")
+
     // SDK.
     public static let answerTimedOut = Self(21_002, "the answer timed out")
+    public static let propertyUnknown = Self(21_003, "the model has no such property")
     public static let tooManyConnections = Self(21_020, "too many connections")
     public static let connectFailed = Self(21_022, "the connection failed")
     public static let notConnected = Self(21_023, "not connected")
@@ -90,13 +98,13 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
 
     /// All numbers, in order.
     public static let all: [ErrorCode] = [
-        targetOffline, targetUnknown, illegalRelation, boundToThisUser, boundToOtherUser,
+        targetOffline, targetUnknown, illegalRelation, boundToThisUser, boundToOtherUser, userPropertyName,
         malformed, frameTooLarge, versionUnsupported, methodUnknown, deadlineExceeded, cancelled, overloaded, linkLost,
         moved, noRoute, wrongCluster, noOwnership, staleEpoch, handshakeTimeout, idleTimeout, slowReader, shuttingDown,
         internalFailure, addressInUse, stateForeign, storageFailed, configurationInvalid, tooManyStreams,
         stalePublisher, fenced, mediaUnreadable, callCycle, versionConflict, certificateRevoked,
-        tokenInvalid, tokenExpired, kicked, notAllowed,
-        answerTimedOut, tooManyConnections, connectFailed, notConnected, unavailable, badParameter,
+        tokenInvalid, tokenExpired, kicked, notAllowed, pathIllegal, jsonInvalid,
+        answerTimedOut, propertyUnknown, tooManyConnections, connectFailed, notConnected, unavailable, badParameter,
     ]
 
     private static let byNumber: [Int32: ErrorCode] = Dictionary(uniqueKeysWithValues: all.map { ($0.number, $0) })

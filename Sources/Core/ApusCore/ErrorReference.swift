@@ -36,7 +36,9 @@ extension ErrorCode {
 
     /// Every error, in the order of ``all``. docs/reference/errors.md is made from this table, and a tidy test compares
     /// it with the constants.
-    package static let explanations: [Explanation] = contractErrors + generalErrors + userErrors + sdkErrors
+    package static let explanations: [Explanation] =
+        contractErrors + generalErrors + userErrors + deviceErrors
+        + sdkErrors
 
     private static let contractErrors: [Explanation] = [
         Explanation(
@@ -52,6 +54,9 @@ extension ErrorCode {
         Explanation(
             .boundToOtherUser, "boundToOtherUser", [.client],
             "Use a token of the account that the device is bound to."),
+        Explanation(
+            .userPropertyName, "userPropertyName", [.client],
+            "Choose another name: those that begin with `_` are built in, and cannot be added or deleted."),
     ]
 
     private static let generalErrors: [Explanation] = [
@@ -156,10 +161,22 @@ extension ErrorCode {
             "Use a token whose role and claims allow the request."),
     ]
 
+    private static let deviceErrors: [Explanation] = [
+        Explanation(
+            .pathIllegal, "pathIllegal", [.client],
+            "Do not retry: correct the path as [things.md](../things.md) describes paths."),
+        Explanation(
+            .jsonInvalid, "jsonInvalid", [.client],
+            "Do not retry: send JSON of the shape that the message names, within its limits."),
+    ]
+
     private static let sdkErrors: [Explanation] = [
         Explanation(
             .answerTimedOut, "answerTimedOut", [.sdk, .operator],
             "Retry a request that may be repeated: it may have been carried out."),
+        Explanation(
+            .propertyUnknown, "propertyUnknown", [.client],
+            "Check the path. A state or a setting exists once its device has reported it."),
         Explanation(
             .tooManyConnections, "tooManyConnections", [.client],
             "Connect to another node. The operator can raise `gateway.connections_max`."),

@@ -32,10 +32,10 @@ struct Problem {
     /// The status that makes HTTP clients react correctly to an error (RFC 9110 §15).
     static func status(of code: ErrorCode) -> HTTPResponse.Status {
         switch code {
-        case .malformed, .badParameter: .badRequest
+        case .malformed, .badParameter, .pathIllegal, .jsonInvalid, .userPropertyName: .badRequest
         case .tokenInvalid, .tokenExpired: .unauthorized
         case .notAllowed, .illegalRelation: .forbidden
-        case .targetUnknown, .methodUnknown: .notFound
+        case .targetUnknown, .methodUnknown, .propertyUnknown: .notFound
         case .kicked, .versionConflict, .boundToOtherUser, .boundToThisUser: .conflict
         case .frameTooLarge: .contentTooLarge
         case .overloaded, .tooManyConnections, .tooManyStreams: .tooManyRequests

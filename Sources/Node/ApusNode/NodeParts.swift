@@ -12,6 +12,7 @@ import ApusRelayService
 import ApusSessions
 import ApusStorage
 import ApusTLS
+import ApusThings
 import ApusTracing
 import ApusTransport
 import ApusTraversal
@@ -98,7 +99,7 @@ final class NodeParts: Sendable {
         replicas.connect(transport)
         entities = .init(view: view, transport: transport, logger: nodeLog) { [cluster] in cluster.moved($0, $1) }
         runtime = EntityRuntime(registry: entities, replicas: replicas, records: records, logger: nodeLog)
-        for service in carried { service.register(with: runtime) }
+        Self.register(carried, with: runtime)
         topics = TopicService(configuration: configuration.api, view: view, entities: entities)
         topics.register(with: runtime, dispatcher)
         dispatcher.connect(entities)
@@ -149,9 +150,15 @@ final class NodeParts: Sendable {
             records: node.records, signing: signing,
             cluster: node.configuration.cluster, wallSeconds: { clock.wallSeconds() })
         requests.add(to: &api)
+        ThingService(entities: node.entities, sessions: requests.sessions, topics: node.topics).add(to: &api)
         for service in carried { service.addRequests(to: &api, of: node) }
         return ClientServices(
             api, topics: node.topics, configuration: node.configuration.api, audit: AuditLog(log), tracer: tracer)
+    }
+
+    private static func register(_ carried: [any NodeService], with runtime: EntityRuntime) {
+        ThingService.register(with: runtime)
+        for service in carried { service.register(with: runtime) }
     }
 
     private static func hooks(

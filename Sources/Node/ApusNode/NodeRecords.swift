@@ -3,13 +3,15 @@ package import ApusCore
 package import ApusNodeConfiguration
 import ApusSessions
 package import ApusStorage
+import ApusThings
 import Foundation
 
 /// Opens the record store that a node's configuration names, with the collections of all services.
 package enum NodeRecords {
     /// All collections of a program whose nodes carry these services.
     package static func catalogue(carrying services: [any NodeService]) -> RecordCatalogue {
-        RecordCatalogue(merging: [ClusterRecords.catalogue, SessionRecords.catalogue] + services.map(\.records))
+        let own = [ClusterRecords.catalogue, SessionRecords.catalogue, ThingService.records]
+        return RecordCatalogue(merging: own + services.map(\.records))
     }
 
     /// Opens the store.

@@ -52,6 +52,12 @@ extension ClientAcknowledgeRequest: BoundedMessage {}
 extension ClientListDevicesRequest: BoundedMessage {}
 extension ClientGetDeviceRequest: BoundedMessage {}
 extension ClientGetPresenceRequest: BoundedMessage {}
+extension ClientReadPropertyRequest: BoundedMessage {}
+extension ClientWritePropertyRequest: BoundedMessage {}
+extension ClientAddUserPropertyRequest: BoundedMessage {}
+extension ClientDeleteUserPropertyRequest: BoundedMessage {}
+extension ClientReportPropertyRequest: BoundedMessage {}
+extension ClientListPendingPropertiesRequest: BoundedMessage {}
 extension ClientListNodesRequest: BoundedMessage {}
 extension ClientDrainNodeRequest: BoundedMessage {}
 extension ClientListShardsRequest: BoundedMessage {}

@@ -20,6 +20,8 @@ struct DeviceCommand: AsyncParsableCommand {
     var testPattern: String?
     @Option(help: "Set the source's number on a device with several cameras.") var source: UInt16 = 0
     @Option(help: "Write one JSON line for every frame to this file.") var log: String?
+    @Option(help: "Have this setting, NAME=JSON, such as volume=3. Apps can change it. Repeatable.")
+    var setting: [String] = []
     @Option(help: "Stop after this number of seconds.") var seconds: Double?
     @OptionGroup var connection: ConnectOptions
 
@@ -28,6 +30,7 @@ struct DeviceCommand: AsyncParsableCommand {
             throw ValidationError("Use exactly one of --file, --rtsp and --test-pattern.")
         }
         _ = try DeviceID.argument(id, "--id")
+        guard setting.allSatisfy({ $0.contains("=") }) else { throw ValidationError("--setting must be NAME=JSON.") }
     }
 
     func run() async throws {
@@ -47,11 +50,31 @@ struct DeviceCommand: AsyncParsableCommand {
         session.start()
         let agent = DeviceAgent(
             session: session, source: media, channel: source, frameLog: frames, log: log)
-        let result = await ending.race(seconds: seconds) { () throws(ApusError) in try await agent.run() }
+        let initial = setting.map { text in
+            let parts = text.split(separator: "=", maxSplits: 1, omittingEmptySubsequences: false)
+            return (name: String(parts[0]), json: String(parts[1]))
+        }
+        // The values need nothing to be done: this device has them once it knows them.
+        let settings = DeviceSettings(session: session, device: device, initial: initial, log: log) { name, json in
+            log.notice("Setting", metadata: ["apus.setting": "\(name)", "apus.value": "\(json)"])
+            return json
+        }
+        let result = await ending.race(seconds: seconds) { () throws(ApusError) in
+            async let _ = Self.keep(initial.isEmpty ? nil : settings, ending)
+            try await agent.run()
+        }
         session.close()
         frames?.close()
         try await group.shutdownGracefully()
         try result.get()
+    }
+
+    private static func keep(_ settings: DeviceSettings?, _ ending: Ending) async {
+        do throws(ApusError) {
+            try await settings?.run()
+        } catch {
+            if error.code != .cancelled { ending.end(error) }
+        }
     }
 
     private func makeSource(log: Logger) throws(ApusError) -> any MediaSource {

@@ -46,7 +46,8 @@ package struct TopicRetention: Sendable, Hashable {
     /// How many of the newest events are kept at the owner and its standby; 0: none, and a subscriber misses what is
     /// published while its node or the owner fails. At most 256.
     package var eventsMax: Int
-    /// The bytes of all kept events of a topic together.
+    /// The bytes of all kept events of a topic together. With the listeners they are one replicated state, which has a
+    /// limit of its own (`replication.state_bytes_max`).
     package var byteCountMax: Int
     /// Events of a topic to which nothing was published for so long are dropped. One minute at least.
     package var idleTime: Duration
@@ -57,7 +58,7 @@ package struct TopicRetention: Sendable, Hashable {
     package var window: Int
 
     package init(
-        eventsMax: Int, byteCountMax: Int = 64 << 10, idleTime: Duration = .seconds(3600),
+        eventsMax: Int, byteCountMax: Int = 48 << 10, idleTime: Duration = .seconds(3600),
         startsWithLast: Bool = false, window: Int = 0
     ) {
         self.idleTime = max(idleTime, .seconds(60))

@@ -16,6 +16,8 @@ package enum JSONValue: Sendable, Equatable {
     package struct Member: Sendable, Equatable {
         package var name: String
         package var value: JSONValue
+
+        package init(name: String, value: JSONValue) { (self.name, self.value) = (name, value) }
     }
 
     /// The maximum nesting depth.

@@ -1,0 +1,100 @@
+public import ApusClient
+import ApusContract
+public import ApusCore
+import Foundation
+public import Logging
+
+/// The settings of a device, `ProWritable` of its model, kept in step with the cluster (IV-D4, docs/things.md).
+///
+/// A setting that an app writes is applied once the device is connected, also if it was written while the device was
+/// away, and then reported. Settings are applied one after the other. Of several writes that wait, the last is applied.
+///
+/// Isolation: `Sendable`; ``run()`` is called once.
+public final class DeviceSettings: Sendable {
+    /// Applies a value, in JSON, and returns the value that the device then has.
+    public typealias Apply = @Sendable (_ name: String, _ json: String) async -> String
+
+    private let session: ClientSession
+    private let device: DeviceID
+    private let initial: [(name: String, json: String)]
+    private let apply: Apply
+    private let log: Logger
+
+    private static let retryDelay = Duration.milliseconds(500)
+
+    /// - Parameters:
+    ///   - session: the device's own.
+    ///   - initial: the settings with their values at the start, in JSON. They are reported first, and do not replace a
+    ///     value that waits for the device.
+    public init(
+        session: ClientSession, device: DeviceID, initial: [(name: String, json: String)], log: Logger,
+        apply: @escaping Apply
+    ) {
+        (self.session, self.device, self.initial, self.log, self.apply) = (session, device, initial, log, apply)
+    }
+
+    /// Works until the task is cancelled.
+    ///
+    /// - Throws: what lasts: 20101 and 20102 if an initial setting cannot be, 12004 if the session is not the device's.
+    public func run() async throws(ApusError) {
+        // Changes are heard from before the pending ones are read, so none is missed in between.
+        let changes = session.propertyChanges(of: device)
+        for setting in initial {
+            try await report("ProWritable.\(setting.name)", setting.json, received: nil)
+        }
+        try await applyPending()
+        do {
+            for try await event in changes {
+                guard event.missed || event.message.pending else { continue }
+                // The pending settings rather than the event's: a later write may have replaced it.
+                try await applyPending()
+            }
+        } catch {
+            guard let error = error as? ApusError else { throw ApusError(.internalFailure, "\(error)") }
+            throw error
+        }
+    }
+
+    private func applyPending() async throws(ApusError) {
+        let pending = try await repeated { [session] () throws(ApusError) in try await session.pendingProperties() }
+        for setting in pending {
+            guard let name = setting.path.split(separator: ".").last.map(String.init),
+                let json = Self.value(of: setting.json)
+            else { continue }
+            let value = await apply(name, json)
+            log.notice("A setting was changed", metadata: ["apus.setting": "\(name)"])
+            try await report(setting.path, value, received: setting.version)
+        }
+    }
+
+    private func report(_ path: String, _ json: String, received: UInt64?) async throws(ApusError) {
+        try await repeated { [session] () throws(ApusError) in
+            try await session.reportProperty(path: "\(path).setVal", json: json, receivedVersion: received)
+        }
+    }
+
+    /// Repeats a request that changes nothing if it is repeated, until it is answered. Throws what lasts.
+    private func repeated<T: Sendable>(
+        _ request: @Sendable () async throws(ApusError) -> T
+    ) async throws(ApusError) -> T {
+        while true {
+            do throws(ApusError) {
+                return try await request()
+            } catch {
+                let lasting: [ErrorCode] = [.pathIllegal, .jsonInvalid, .notAllowed, .frameTooLarge, .cancelled]
+                guard !lasting.contains(error.code) else { throw error }
+            }
+            guard (try? await Task.sleep(for: Self.retryDelay)) != nil else { throw ApusError(.cancelled) }
+        }
+    }
+
+    /// The value of a leaf: of `{"setVal":3,"t":1609229681}` it is `3`.
+    private static func value(of leaf: String) -> String? {
+        guard let object = try? JSONSerialization.jsonObject(with: Data(leaf.utf8)) as? [String: Any],
+            let value = object["setVal"],
+            let text = try? JSONSerialization.data(
+                withJSONObject: value, options: [.fragmentsAllowed, .sortedKeys, .withoutEscapingSlashes])
+        else { return nil }
+        return String(decoding: text, as: UTF8.self)
+    }
+}

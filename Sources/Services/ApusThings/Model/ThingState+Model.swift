@@ -1,0 +1,253 @@
+package import ApusCore
+package import ApusSessions
+import SwiftProtobuf
+
+/// A device's thing model: states that the device reports, settings that apps write and the device applies, actions,
+/// and properties of the account (IV-D1).
+///
+/// **Versions.** The model's version grows by one with each change. A leaf's version is that of the model after the
+/// last change of its value. A writer that names the version that it knows is refused with 10030 if the leaf has
+/// another one.
+///
+/// **Settings** have two values: the one that the device is to have, and the one that it reported last. If they differ,
+/// the setting is pending. An acknowledged write is not lost: a report in answer to an earlier value never replaces the
+/// newest one, and a report of the device's own replaces it only if it is not pending.
+///
+/// **Limits.** ``byteCountMax`` for the whole model, with ``leafByteCount`` for each leaf beside its texts, and
+/// ``valueByteCountMax`` for a value. A value has the limits of ``JSONValue``, too.
+///
+/// Pure value.
+extension ThingState {
+    /// The limit of a model: names, values and reported values.
+    package static let byteCountMax = 64 << 10
+    /// The limit of one value: an event with it fits into a topic's state.
+    package static let valueByteCountMax = 32 << 10
+    /// What a leaf counts beside its texts.
+    package static let leafByteCount = 48
+    /// The user property that every model has (IV-D8).
+    package static let builtInName = "_buildIn"
+    /// The state that the session service knows (IV-D9).
+    package static let onlineName = "_online"
+
+    package var byteCount: Int { leaves.reduce(0) { $0 + $1.byteCount } }
+
+    private func index(_ root: ThingRoot, _ name: String) -> (index: Int, isFound: Bool) {
+        let index = leaves.firstIndex { ($0.root.rawValue, $0.name) >= (root.rawValue, name) } ?? leaves.endIndex
+        return (index, index < leaves.endIndex && leaves[index].root == root && leaves[index].name == name)
+    }
+
+    private func leaf(_ root: ThingRoot, _ name: String) -> ThingLeaf? {
+        let (index, isFound) = index(root, name)
+        if isFound { return leaves[index] }
+        guard root == .user, name == Self.builtInName else { return nil }
+        return .with { ($0.root, $0.name, $0.value) = (.user, Self.builtInName, "{}") }
+    }
+
+    // MARK: Reading
+
+    /// A part of the model (IV-D3).
+    ///
+    /// - Parameter online: the leaf `ProReadonly._online`.
+    /// - Throws: 20101 if the path is none; 21003 if the model has nothing there.
+    package func read(_ path: ThingPath, online: ThingLeaf) throws(ApusError) -> ThingReadReply {
+        guard let root = path.root, let name = path.name else {
+            let members = ThingRoot.all.map { JSONValue.Member(name: $0.name, value: tree(of: $0, online)) }
+            let whole = path.root.map { tree(of: $0, online) } ?? JSONValue.object(members)
+            return .with { ($0.json, $0.version) = (whole.text, version) }
+        }
+        let isOnline = root == .readonly && name == Self.onlineName
+        guard let leaf = isOnline ? online : leaf(root, name), let part = leaf.tree[path.fields[...]] else {
+            throw ApusError(.propertyUnknown, "the model has nothing at \(path)")
+        }
+        return .with { ($0.json, $0.version, $0.isPending) = (part.text, leaf.version, leaf.isPending) }
+    }
+
+    private func tree(of root: ThingRoot, _ online: ThingLeaf) -> JSONValue {
+        var found = leaves.filter { $0.root == root }
+        if root == .readonly { found.append(online) }
+        if root == .user, !index(.user, Self.builtInName).isFound, let builtIn = leaf(.user, Self.builtInName) {
+            found.append(builtIn)
+        }
+        return .object(
+            found.sorted { $0.name < $1.name }.map { JSONValue.Member(name: $0.name, value: $0.tree) })
+    }
+
+    /// The settings whose value the device has not reported yet, by name.
+    package var pending: [ThingLeaf] { leaves.filter(\.isPending) }
+
+    // MARK: Changes of apps
+
+    /// Writes a setting or a user property, as a whole or a field of it (IV-D4, IV-D8).
+    ///
+    /// - Parameters:
+    ///   - known: the version that the leaf must have; 0: any.
+    ///   - time: Unix seconds.
+    /// - Throws: 20101 if the path cannot be written, 20102 if the text is not JSON of the right shape, 10030 if the
+    ///   leaf has another version, 10002 if the model becomes too large.
+    package mutating func write(
+        _ path: ThingPath, _ json: String, ifVersion known: UInt64, time: Int64
+    ) throws(ApusError) -> ThingChanged {
+        guard let root = path.root, let name = path.name, root == .writable || root == .user else {
+            throw ApusError(.pathIllegal, "only leaves of ProWritable and ProUser can be written")
+        }
+        guard var leaf = leaf(root, name) else {
+            throw ApusError(.pathIllegal, "the model has no \(root.name).\(name)")
+        }
+        guard root == .writable || !path.fields.isEmpty else {
+            throw ApusError(.pathIllegal, "write \(path).\(root.valueName), or a field of it")
+        }
+        guard known == 0 || known == leaf.version else {
+            throw ApusError(.versionConflict, "\(root.name).\(name) has version \(leaf.version)")
+        }
+        leaf.value = try leaf.value(with: path.fields, json)
+        return try put(leaf, time: time)
+    }
+
+    /// Adds a user property, or replaces its value (IV-D6).
+    ///
+    /// - Throws: 8605 if the name begins with `_`, 20101 if it is no name, otherwise as ``write(_:_:ifVersion:time:)``.
+    package mutating func addUser(_ name: String, _ json: String, time: Int64) throws(ApusError) -> ThingChanged {
+        try Self.checkUser(name)
+        var leaf = leaf(.user, name) ?? .with { ($0.root, $0.name) = (.user, name) }
+        leaf.value = try JSONValue(checking: json).text
+        return try put(leaf, time: time)
+    }
+
+    /// Deletes a user property (IV-D7).
+    ///
+    /// - Throws: 8605 if the name begins with `_`, 20101 if it is no name, 21003 if there is none.
+    package mutating func deleteUser(_ name: String) throws(ApusError) -> ThingChanged {
+        try Self.checkUser(name)
+        let (index, isFound) = index(.user, name)
+        guard isFound else { throw ApusError(.propertyUnknown, "there is no ProUser.\(name)") }
+        let path = leaves.remove(at: index).path
+        version += 1
+        return .with { ($0.path, $0.version, $0.previousVersion) = (path, version, version - 1) }
+    }
+
+    private static func checkUser(_ name: String) throws(ApusError) {
+        guard !name.hasPrefix("_") else { throw ApusError(.userPropertyName) }
+        try ThingPath.check(name)
+    }
+
+    // MARK: Reports of the device
+
+    /// The device reports a state, the value of a setting, or an action that it has.
+    ///
+    /// - Parameter received: of a setting: the newest version of it that the device has received.
+    /// - Throws: as ``write(_:_:ifVersion:time:)``.
+    package mutating func report(
+        _ path: ThingPath, _ json: String, received: UInt64, time: Int64
+    ) throws(ApusError) -> ThingChanged {
+        guard let root = path.root, let name = path.name, root != .user else {
+            throw ApusError(.pathIllegal, "a device reports leaves of ProReadonly, ProWritable and Action")
+        }
+        guard root != .readonly || name != Self.onlineName else {
+            throw ApusError(.pathIllegal, "\(path) is set by the cluster")
+        }
+        var leaf = leaf(root, name) ?? .with { ($0.root, $0.name, $0.value) = (root, name, "null") }
+        guard root == .writable else {
+            leaf.value = try leaf.value(with: path.fields, json)
+            return try put(leaf, time: time)
+        }
+        // A value that the device has not received remains: the report is an answer to an earlier one, or the device's
+        // own while one is pending.
+        let isKept = leaf.version > 0 && (received > 0 ? received < leaf.version : leaf.isPending)
+        var device = leaf
+        if !leaf.reported.isEmpty { device.value = leaf.reported }
+        leaf.reported = try device.value(with: path.fields, json)
+        if !isKept { leaf.value = leaf.reported }
+        return try put(leaf, time: time)
+    }
+
+    private mutating func put(_ leaf: ThingLeaf, time: Int64) throws(ApusError) -> ThingChanged {
+        let (index, isFound) = index(leaf.root, leaf.name)
+        let before = isFound ? leaves[index] : nil
+        guard leaf != before else { return ThingChanged(leaf, from: version, to: version) }
+        let longest = max(leaf.value.utf8.count, leaf.reported.utf8.count)
+        guard longest <= Self.valueByteCountMax else {
+            throw ApusError(
+                .frameTooLarge, "\(leaf.path) would have \(longest) bytes, and at most \(Self.valueByteCountMax)")
+        }
+        let size = byteCount - (before?.byteCount ?? 0) + leaf.byteCount
+        guard size <= Self.byteCountMax else {
+            throw ApusError(
+                .frameTooLarge,
+                "with \(leaf.path) of \(leaf.byteCount) bytes the model has \(size), and at most \(Self.byteCountMax)")
+        }
+        var leaf = leaf
+        version += 1
+        if leaf.value != before?.value { (leaf.time, leaf.version) = (time, version) }
+        if isFound { leaves[index] = leaf } else { leaves.insert(leaf, at: index) }
+        return ThingChanged(leaf, from: version - 1, to: version)
+    }
+}
+
+extension ThingChanged {
+    init(_ leaf: ThingLeaf, from previous: UInt64, to version: UInt64) {
+        self.init()
+        (path, json, isPending) = (leaf.path, leaf.tree.text, leaf.isPending)
+        (previousVersion, self.version) = (previous, version)
+    }
+}
+
+extension ThingLeaf {
+    package var path: String { "\(root.name).\(name)" }
+
+    var byteCount: Int { name.utf8.count + value.utf8.count + reported.utf8.count + ThingState.leafByteCount }
+
+    /// True for a setting whose value the device has not reported.
+    package var isPending: Bool { root == .writable && value != reported }
+
+    /// The leaf as paths and apps see it (IV-D2).
+    package var tree: JSONValue {
+        let value = JSONValue(ArraySlice(value.utf8)) ?? .null
+        let time = JSONValue.number("\(time)")
+        // In the order in which the contract shows them.
+        return switch root {
+        case .user: .object([.init(name: "t", value: time), .init(name: root.valueName, value: value)])
+        default: .object([.init(name: root.valueName, value: value), .init(name: "t", value: time)])
+        }
+    }
+
+    /// The value after a write to fields below the leaf.
+    ///
+    /// Without fields the text is `{"setVal":VALUE}`, and a time beside the value is ignored: the cluster sets it.
+    /// - Throws: 20101, 20102.
+    func value(with fields: [String], _ json: String) throws(ApusError) -> String {
+        let written = try JSONValue(checking: json)
+        guard let first = fields.first else {
+            guard case .object(let members) = written, members.allSatisfy({ [root.valueName, "t"].contains($0.name) }),
+                let value = written[root.valueName]
+            else { throw ApusError(.jsonInvalid, "the JSON for \(path) is {\"\(root.valueName)\":VALUE}") }
+            return value.text
+        }
+        guard first == root.valueName else {
+            throw ApusError(.pathIllegal, "only \(path).\(root.valueName) can be written")
+        }
+        var value = JSONValue(ArraySlice(value.utf8)) ?? .null
+        guard value.set(fields.dropFirst(), to: written) else {
+            throw ApusError(.pathIllegal, "\(path) has no object of which this is a field")
+        }
+        return try JSONValue(checking: value.text).text
+    }
+}
+
+extension JSONValue {
+    /// - Throws: 20102 if the text is not JSON, or exceeds a limit of ``JSONValue`` or ``ThingState/byteCountMax``.
+    init(checking text: String) throws(ApusError) {
+        guard text.utf8.count <= ThingState.byteCountMax else {
+            throw ApusError(
+                .frameTooLarge, "the JSON has \(text.utf8.count) bytes, and at most \(ThingState.byteCountMax)")
+        }
+        guard let value = JSONValue(ArraySlice(text.utf8)) else {
+            throw ApusError(
+                .jsonInvalid,
+                """
+                no JSON, or nested deeper than \(Self.depthMax), with an object of more than \(Self.memberCountMax) \
+                members, or a number of more than \(Self.numberByteCountMax) characters
+                """)
+        }
+        self = value
+    }
+}

@@ -1,0 +1,85 @@
+import ApusCluster
+import ApusCore
+import ApusWire
+import SwiftProtobuf
+
+// A device's thing model at the owner of the device's shard. Its state is a record (D15), so an acknowledged change
+// survives the death of all nodes.
+
+extension EntityKind {
+    static let thing = Self(rawValue: 5)
+}
+
+extension ThingState: EntityContentMessage {}
+
+extension ThingRead: EntityMessage {
+    typealias Reply = ThingReadReply
+    static var method: UInt16 { 0x0121 }
+    static var isIdempotent: Bool { true }
+    static var interleaves: Bool { true }
+}
+
+extension ThingWrite: EntityMessage {
+    typealias Reply = ThingChanged
+    static var method: UInt16 { 0x0122 }
+}
+
+extension ThingReport: EntityMessage {
+    typealias Reply = ThingChanged
+    static var method: UInt16 { 0x0123 }
+}
+
+extension ThingAddUser: EntityMessage {
+    typealias Reply = ThingChanged
+    static var method: UInt16 { 0x0124 }
+}
+
+extension ThingDeleteUser: EntityMessage {
+    typealias Reply = ThingChanged
+    static var method: UInt16 { 0x0125 }
+}
+
+extension ThingListPending: EntityMessage {
+    typealias Reply = ThingListPendingReply
+    static var method: UInt16 { 0x0126 }
+    static var isIdempotent: Bool { true }
+    static var interleaves: Bool { true }
+}
+
+/// The kind of entity; the key is the device's id.
+enum ThingEntity {
+    static let definition: EntityDefinition<ThingState> = {
+        var definition = EntityDefinition<ThingState>(.thing, name: "thing", durability: .recorded)
+        definition.onReading(ThingRead.self) { model, message, _ throws(ApusError) in
+            try model.read(
+                ThingPath(message.path),
+                online: .with {
+                    ($0.root, $0.name, $0.value) = (.readonly, ThingState.onlineName, "\(message.online)")
+                    $0.time = message.onlineTime
+                })
+        }
+        definition.onReading(ThingListPending.self) { model, _, _ throws(ApusError) in
+            .with {
+                $0.settings = model.pending.map { ThingChanged($0, from: 0, to: $0.version) }
+                $0.version = model.version
+            }
+        }
+        definition.on(ThingWrite.self) { model, message, scope throws(ApusError) in
+            try model.write(
+                ThingPath(message.path), message.json, ifVersion: message.ifVersion, time: scope.wallMilliseconds / 1000
+            )
+        }
+        definition.on(ThingReport.self) { model, message, scope throws(ApusError) in
+            try model.report(
+                ThingPath(message.path), message.json, received: message.receivedVersion,
+                time: scope.wallMilliseconds / 1000)
+        }
+        definition.on(ThingAddUser.self) { model, message, scope throws(ApusError) in
+            try model.addUser(message.name, message.json, time: scope.wallMilliseconds / 1000)
+        }
+        definition.on(ThingDeleteUser.self) { model, message, _ throws(ApusError) in
+            try model.deleteUser(message.name)
+        }
+        return definition
+    }()
+}

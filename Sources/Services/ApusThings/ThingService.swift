@@ -1,0 +1,164 @@
+package import ApusClientAPI
+package import ApusCluster
+import ApusContract
+import ApusCore
+package import ApusSessions
+package import ApusStorage
+import ApusWire
+import SwiftProtobuf
+
+/// The thing models of devices (IV-D1 to IV-D10): requests of apps and devices, and the topics `things/DEVICE`.
+///
+/// An app may read and write the model of a device that is bound to its account, also while the device is offline. A
+/// device reports its own model, hears its topic, and asks for pending settings when it connects.
+///
+/// Isolation: `Sendable`; the models are entities.
+package struct ThingService: Sendable {
+    private static let collection = EntityCollection<ThingState>("things", kind: .thing, layout: 1)
+    package static let records = RecordCatalogue([collection])
+    /// The kind of the topics.
+    package static let topicKind = "things"
+    /// The longest request: the largest value, with the quotes that JSON in JSON needs.
+    private static let requestByteCountMax = 2 * ThingState.byteCountMax + 4096
+
+    /// Events of a device that are kept for clients that were away.
+    private static let eventsMax = 32
+    /// The bytes of these together. One of the largest value is kept in any case.
+    private static let eventByteCountMax = 32 << 10
+
+    private let entities: EntityRegistry
+    private let sessions: SessionService
+    private let topics: TopicService
+
+    package init(entities: EntityRegistry, sessions: SessionService, topics: TopicService) {
+        (self.entities, self.sessions, self.topics) = (entities, sessions, topics)
+    }
+
+    /// Registers the kind of entity. Called once, before the node is a member.
+    package static func register(with runtime: EntityRuntime) {
+        runtime.register(ThingEntity.definition, in: collection)
+    }
+
+    /// Registers the requests and the topics.
+    package func add(to api: inout ClientAPI) {
+        addReads(to: &api)
+        addWrites(to: &api)
+        api.add(
+            PublishedTopics(
+                Self.topicKind, "The changes of a device's thing model; the key is the device's id.",
+                events: [ClientEventKind(ClientPropertyChanged.self)],
+                retention: TopicRetention(eventsMax: Self.eventsMax, byteCountMax: Self.eventByteCountMax), on: topics
+            ) { key, session throws(ApusError) in
+                _ = try await presence(of: try DeviceID(checking: key, "the device's id"), for: session)
+            })
+    }
+
+    private func addReads(to api: inout ClientAPI) {
+        api.on(ClientReadPropertyRequest.self) { request, call throws(ApusError) in
+            let path = try ThingPath(request.path)
+            let device = try Self.device(request.device, call.session)
+            let presence = try await presence(of: device, for: call.session)
+            let read = ThingRead.with {
+                ($0.path, $0.online, $0.onlineTime) = (request.path, presence.online.rawValue, presence.time)
+            }
+            let reply = try await thing(device).ask(read, timeout: try call.timeLeft())
+            return .with {
+                ($0.path, $0.json, $0.version, $0.pending) = (
+                    path.description, reply.json, reply.version, reply.isPending
+                )
+            }
+        }
+        api.on(ClientListPendingPropertiesRequest.self) { _, call throws(ApusError) in
+            let device = try Self.device("", call.session)
+            let reply = try await thing(device).ask(ThingListPending(), timeout: try call.timeLeft())
+            return .with {
+                $0.version = reply.version
+                $0.properties = reply.settings.map { setting in
+                    .with {
+                        ($0.path, $0.json, $0.version) = (setting.path, setting.json, setting.version)
+                        $0.pending = true
+                    }
+                }
+            }
+        }
+    }
+
+    private func addWrites(to api: inout ClientAPI) {
+        let most = Self.requestByteCountMax
+        api.on(ClientWritePropertyRequest.self, byteCountMax: most, orderKey: { $0.device }) {
+            request, call throws(ApusError) in
+            let write = ThingWrite.with {
+                ($0.path, $0.json, $0.ifVersion) = (request.path, request.json, request.ifVersion)
+            }
+            return try await change(request.device, write, call)
+        }
+        api.on(ClientAddUserPropertyRequest.self, byteCountMax: most, orderKey: { $0.device }) {
+            request, call throws(ApusError) in
+            let add = ThingAddUser.with { ($0.name, $0.json) = (request.name, request.json) }
+            return try await change(request.device, add, call)
+        }
+        api.on(ClientDeleteUserPropertyRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
+            try await change(request.device, ThingDeleteUser.with { $0.name = request.name }, call)
+        }
+        api.on(ClientReportPropertyRequest.self, byteCountMax: most, orderKey: { _ in "things.report" }) {
+            request, call throws(ApusError) in
+            let report = ThingReport.with {
+                ($0.path, $0.json, $0.receivedVersion) = (request.path, request.json, request.receivedVersion)
+            }
+            return try await change("", report, call)
+        }
+    }
+
+    /// Changes the model and publishes the change. A client that repeats the request repeats the event, with the same
+    /// versions.
+    private func change<M: EntityMessage>(
+        _ text: String, _ message: M, _ call: ClientCall
+    ) async throws(ApusError) -> ClientWritePropertyResponse where M.Reply == ThingChanged {
+        let device = try Self.device(text, call.session)
+        if call.session.device == nil { _ = try await presence(of: device, for: call.session) }
+        let changed = try await thing(device).ask(message, timeout: try call.timeLeft(), call: call.entityCall)
+        if changed.version > changed.previousVersion {
+            let event = ClientPropertyChanged.with {
+                ($0.device, $0.path, $0.json) = (device.rawValue, changed.path, changed.json)
+                ($0.version, $0.previousVersion, $0.pending) = (
+                    changed.version, changed.previousVersion, changed.isPending
+                )
+            }
+            try await publish(event, of: device, call)
+        }
+        return .with { ($0.version, $0.pending) = (changed.version, changed.isPending) }
+    }
+
+    /// A device whose id is too long for a topic has none.
+    private func publish(
+        _ event: ClientPropertyChanged, of device: DeviceID, _ call: ClientCall
+    ) async throws(ApusError) {
+        let topic = ClientTopic(kind: Self.topicKind, key: device.rawValue)
+        guard topic.description.utf8.count <= ClientTopic.byteCountMax else { return }
+        try await topics.publish(event, to: topic, request: call.request, timeout: try call.timeLeft())
+    }
+
+    // MARK: - Who may
+
+    /// The device that a request concerns: the one that asks, or the named one. Throws 12004, 21031.
+    private static func device(_ text: String, _ session: Session) throws(ApusError) -> DeviceID {
+        guard let own = session.device else { return try DeviceID(checking: text, "the device's id") }
+        guard text.isEmpty || text == own.rawValue else {
+            throw ApusError(.notAllowed, "a device has access to its own model only")
+        }
+        return own
+    }
+
+    /// Whether the device is online. Throws 8002, 8003 and 12004 if the session may not know.
+    private func presence(of device: DeviceID, for session: Session) async throws(ApusError) -> Presence {
+        guard let own = session.device else {
+            return try await sessions.inspect(device, for: session, subscribe: false).get()
+        }
+        guard own == device else { throw ApusError(.notAllowed, "a device hears of its own model only") }
+        return Presence(online: .online, time: 0)
+    }
+
+    private func thing(_ device: DeviceID) -> EntityRef<EntityCell<ThingState>> {
+        entities.ref(EntityCell<ThingState>.self, ThingEntity.definition.address(device.rawValue))
+    }
+}

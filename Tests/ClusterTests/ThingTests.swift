@@ -1,0 +1,251 @@
+import ApusClient
+import ApusContract
+import ApusCore
+import Foundation
+import Logging
+import NIOCore
+import NIOPosix
+import Synchronization
+import Testing
+
+@Suite("Thing models in a cluster (IV-D1 to IV-D10)", .serialized, .timeLimit(.minutes(3)))
+struct ThingTests {
+    private static func token(_ cluster: Cluster, _ arguments: String...) throws -> String {
+        let minted = try Cluster.run(["admin", "token"] + arguments + ["--ttl", "2h", "--dir", cluster.directory])
+        try #require(minted.status == 0, "\(minted.all)")
+        return minted.output.trimmingCharacters(in: .whitespacesAndNewlines)
+    }
+
+    private static func open(
+        _ cluster: Cluster, node: Int, token: String, role: ClientRole = .app
+    ) async throws -> ClientSession {
+        let session = try ClientSession(
+            configuration: ClientConfiguration(
+                endpoints: (0..<3).map {
+                    HostPort(host: "127.0.0.1", port: cluster.endpointPort((node - 1 + $0) % 3 + 1))
+                },
+                authorityFile: cluster.file("pki/ca.pem"), token: token, role: role),
+            eventLoop: MultiThreadedEventLoopGroup.singleton.next(),
+            log: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() })
+        session.start()
+        return session
+    }
+
+    /// Repeats what fails because a node or its owner is on its way.
+    @discardableResult
+    private static func until<T: Sendable>(
+        _ body: () async throws(ApusError) -> T
+    ) async throws -> T {
+        var last = ApusError(.internalFailure)
+        for _ in 0..<200 {
+            do throws(ApusError) { return try await body() } catch { last = error }
+            try await Task.sleep(for: .milliseconds(50))
+        }
+        throw last
+    }
+
+    private func fails(_ code: ErrorCode, _ body: () async throws(ApusError) -> Void) async {
+        do throws(ApusError) {
+            try await body()
+            Issue.record("no error \(code)")
+        } catch {
+            #expect(error.code == code, "\(error)")
+        }
+    }
+
+    @Test("A device at one node and apps at others read, write and watch one model, over native, WebSocket and REST")
+    func threeNodes() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 31_900)
+        defer { cluster.down() }
+        let appToken = try Self.token(cluster, "--role", "app")
+        let cam = DeviceID(unchecked: "cam")
+        let device = try await Self.open(
+            cluster, node: 1, token: try Self.token(cluster, "--role", "device", "--device", "cam"), role: .device)
+        let app = try await Self.open(cluster, node: 2, token: appToken)
+        defer {
+            device.close()
+            app.close()
+        }
+        try await Self.until { () throws(ApusError) in
+            try await device.reportProperty(path: "ProWritable._logLevel", json: #"{"setVal":3}"#)
+        }
+        try await device.reportProperty(path: "ProReadonly.battery", json: #"{"stVal":80}"#)
+        let whole = try await Self.until { () throws(ApusError) in try await app.readProperty(of: cam) }
+        #expect(whole.json.contains(#""_online":{"stVal":1,"t":"#), "\(whole.json)")
+        #expect(whole.json.contains(#""battery":{"stVal":80,"t":"#), "\(whole.json)")
+
+        // A watcher over WebSocket at the third node, which hears of both sides.
+        let socket = try #require(PlainWebSocket(port: cluster.httpPort(3)))
+        let socketToken = try Self.token(cluster, "--role", "app")
+        try #require(socket.send(#"{"hello":{"role":"ROLE_APP","token":"\#(socketToken)"}}"#))
+        try #require(socket.receive()?["welcome"] != nil)
+        try #require(socket.send(#"{"id":1,"request":"topics.subscribe","body":{"topic":"things/cam"}}"#))
+        let subscribed = try #require(socket.receive())
+        try #require(subscribed["response"] != nil, "\(subscribed)")
+
+        let isPending = try await app.writeProperty(of: cam, path: "ProWritable._logLevel", json: #"{"setVal":0}"#)
+        #expect(isPending)
+        let pending = try await device.pendingProperties()
+        #expect(pending.map(\.path) == ["ProWritable._logLevel"] && pending[0].json.hasPrefix(#"{"setVal":0,"t":"#))
+        try await device.reportProperty(
+            path: "ProWritable._logLevel", json: #"{"setVal":0}"#, receivedVersion: pending[0].version)
+        #expect(try await device.pendingProperties().isEmpty)
+        try await app.addUserProperty("room", json: #"{"name":"hall"}"#, to: cam)
+
+        var heard: [String] = []
+        while heard.count < 3, let event = socket.receive()?["event"] as? [String: Any] {
+            let message = event["message"] as? [String: Any] ?? [:]
+            heard.append("\(message["path"] ?? "") \(message["pending"] as? Bool ?? false)")
+        }
+        #expect(heard == ["ProWritable._logLevel true", "ProWritable._logLevel false", "ProUser.room false"])
+
+        // REST at the third node, with the forms of the contract and the numbers of its errors.
+        let rest = try #require(PlainHTTP(port: cluster.httpPort(3)))
+        let read = try #require(
+            rest.exchange("GET", "/v1/devices/cam/properties?path=ProUser.room.val", token: appToken))
+        #expect(read.status == 200 && read.body.contains(#"hall"#), "\(read.body)")
+        let gone = try #require(rest.exchange("DELETE", "/v1/devices/cam/user-properties/room", token: appToken))
+        #expect(gone.status == 200, "\(gone.body)")
+        let none = try #require(
+            rest.exchange("GET", "/v1/devices/cam/properties?path=ProUser.room", token: appToken))
+        #expect(none.status == 404 && none.body.contains("21003"), "\(none.body)")
+    }
+
+    @Test("Who has no right to a model is refused by number, and a device has its own model only (IV-A6, IV-B9)")
+    func rights() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 31_940)
+        defer { cluster.down() }
+        let cam = DeviceID(unchecked: "cam")
+        let device = try await Self.open(
+            cluster, node: 1, token: try Self.token(cluster, "--role", "device", "--device", "cam"), role: .device)
+        let owner = try await Self.open(cluster, node: 2, token: try Self.token(cluster, "--role", "app"))
+        let other = try await Self.open(
+            cluster, node: 3, token: try Self.token(cluster, "--role", "app", "--account", "other"))
+        defer { for session in [device, owner, other] { session.close() } }
+        try await Self.until { () throws(ApusError) in
+            try await device.reportProperty(path: "ProWritable.volume", json: #"{"setVal":3}"#)
+        }
+        _ = try await Self.until { () throws(ApusError) in try await owner.readProperty(of: cam) }
+        await fails(.illegalRelation) { () throws(ApusError) in _ = try await other.readProperty(of: cam) }
+        await fails(.illegalRelation) { () throws(ApusError) in
+            try await other.writeProperty(of: cam, path: "ProWritable.volume", json: #"{"setVal":9}"#)
+        }
+        await fails(.illegalRelation) { () throws(ApusError) in
+            try await other.addUserProperty("x", json: "1", to: cam)
+        }
+        await fails(.targetUnknown) { () throws(ApusError) in
+            _ = try await owner.readProperty(of: DeviceID(unchecked: "nobody"))
+        }
+        await fails(.notAllowed) { () throws(ApusError) in
+            _ = try await device.readProperty(of: DeviceID(unchecked: "cam-2"))
+        }
+        await fails(.notAllowed) { () throws(ApusError) in
+            try await owner.reportProperty(path: "ProReadonly.x", json: #"{"stVal":1}"#)
+        }
+        await fails(.pathIllegal) { () throws(ApusError) in
+            try await owner.writeProperty(of: cam, path: "Prowritable.volume", json: #"{"setVal":1}"#)
+        }
+        await fails(.jsonInvalid) { () throws(ApusError) in
+            try await owner.writeProperty(of: cam, path: "ProWritable.volume", json: #"{"setVal":"#)
+        }
+        await fails(.userPropertyName) { () throws(ApusError) in
+            try await owner.addUserProperty("_x", json: "1", to: cam)
+        }
+        let known = try await owner.readProperty(of: cam, path: "ProWritable.volume").version
+        try await owner.writeProperty(of: cam, path: "ProWritable.volume", json: #"{"setVal":1}"#, ifVersion: known)
+        await fails(.versionConflict) { () throws(ApusError) in
+            try await owner.writeProperty(of: cam, path: "ProWritable.volume", json: #"{"setVal":2}"#, ifVersion: known)
+        }
+        // Each is an event, too, which the topic keeps.
+        for letter in ["a", "b", "c", "d"] {
+            let big = "\"\(String(repeating: letter, count: 21_800))\""
+            try await owner.addUserProperty("big", json: big, to: cam)
+        }
+        let big = "\"\(String(repeating: "x", count: 30_000))\""
+        try await owner.addUserProperty("bigger", json: big, to: cam)
+        await fails(.frameTooLarge) { () throws(ApusError) in
+            try await owner.addUserProperty("biggest", json: big, to: cam)
+        }
+        #expect(try await owner.readProperty(of: cam, path: "ProWritable.volume.setVal").json == "1")
+    }
+
+    @Test("No acknowledged write is lost while nodes are killed in turn, and the device gets the last one")
+    func kills() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 31_980)
+        defer { cluster.down() }
+        let cam = DeviceID(unchecked: "cam")
+        let device = try await Self.open(
+            cluster, node: 1, token: try Self.token(cluster, "--role", "device", "--device", "cam"), role: .device)
+        let app = try await Self.open(cluster, node: 2, token: try Self.token(cluster, "--role", "app"))
+        defer {
+            device.close()
+            app.close()
+        }
+        try await Self.until { () throws(ApusError) in
+            try await device.reportProperty(path: "ProWritable.level", json: #"{"setVal":0}"#)
+        }
+        var number = 0
+        for node in [1, 2, 3, 1, 2, 3] {
+            let pid = try cluster.pid(node)
+            for count in 0..<10 {
+                number += 1
+                let value = number
+                try await Self.until { () throws(ApusError) in
+                    try await app.writeProperty(of: cam, path: "ProWritable.level", json: "{\"setVal\":\(value)}")
+                }
+                if count == 4 { Glibc.kill(pid, SIGKILL) }
+                let read = try await Self.until { () throws(ApusError) in
+                    try await app.readProperty(of: cam, path: "ProWritable.level.setVal")
+                }
+                #expect(read.json == "\(value)")
+            }
+            let up = try cluster.run("cluster", "up")
+            try #require(up.status == 0, "\(up.all)")
+        }
+        let last = number
+        let pending = try await Self.until { () throws(ApusError) in try await device.pendingProperties() }
+        #expect(pending.map(\.json).first?.hasPrefix("{\"setVal\":\(last),") == true, "\(pending)")
+    }
+
+    /// What `apus property get` says of a path.
+    private static func property(_ cluster: Cluster, _ path: String) throws -> [String: Any] {
+        let got = try cluster.run("property", "get", "cam", path, "--json")
+        return try JSONSerialization.jsonObject(with: Data(got.output.utf8)) as? [String: Any] ?? [:]
+    }
+
+    /// Waits until a setting has the value and is not pending.
+    private static func settled(_ cluster: Cluster, _ path: String, _ json: String) async throws {
+        var last: [String: Any] = [:]
+        for _ in 0..<100 {
+            last = (try? property(cluster, path)) ?? last
+            if last["json"] as? String == json, last["pending"] as? Bool == false { return }
+            try await Task.sleep(for: .milliseconds(100))
+        }
+        Issue.record("the setting is \(last)")
+    }
+
+    @Test("A setting written while the device is away, or its process killed, is applied when it is back (IV-D4)")
+    func settings() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_020)
+        defer { cluster.down() }
+        let path = "ProWritable.volume.setVal"
+        let camera = ["device", "--id", "cam", "--test-pattern", "160x120@5", "--setting", "volume=3"]
+        let first = try cluster.start(camera)
+        try await Self.settled(cluster, path, "3")
+        let set = try cluster.run("property", "set", "cam", path, "5", "--node", "2")
+        #expect(set.status == 0 && set.output.contains("not applied"), "\(set.all)")
+        try await Self.settled(cluster, path, "5")
+        // The node that the camera is connected to is unknown: each of them is restarted.
+        for node in 1...3 {
+            #expect(try cluster.run("cluster", "restart", "\(node)").status == 0)
+            #expect(try cluster.run("property", "set", "cam", path, "\(10 + node)").status == 0)
+            try await Self.settled(cluster, path, "\(10 + node)")
+        }
+        Glibc.kill(first.processIdentifier, SIGKILL)
+        first.waitUntilExit()
+        #expect(try cluster.run("property", "set", "cam", path, "7").status == 0)
+        #expect(try Self.property(cluster, path)["pending"] as? Bool == true)
+        try cluster.start(camera)
+        try await Self.settled(cluster, path, "7")
+    }
+}
