@@ -85,6 +85,11 @@ struct ClusterUpgradeRun: Sendable {
 
     /// The checks before an upgrade, without the upgrade.
     func plan() async throws -> UpgradeReport {
+        // What comes with a start, such as moves, ends by itself.
+        try? await wait("the cluster is well") {
+            let reports = await NodeReport.gather(cluster)
+            return Self.fault(reports) == nil ? try obstacle(reports) : nil
+        }
         let reports = await NodeReport.gather(cluster)
         return UpgradeReport(
             nodes: reports.map {
@@ -93,11 +98,6 @@ struct ClusterUpgradeRun: Sendable {
     }
 
     func run() async throws -> UpgradeReport {
-        // What comes with a start, such as moves, ends by itself.
-        try? await wait("the cluster is well") {
-            let reports = await NodeReport.gather(cluster)
-            return Self.fault(reports) == nil ? try obstacle(reports) : nil
-        }
         var report = try await plan()
         for index in report.nodes.indices {
             (report.nodes[index].after, report.nodes[index].result) = (report.nodes[index].before, "untouched")
