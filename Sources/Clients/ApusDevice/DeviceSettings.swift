@@ -1,7 +1,6 @@
 public import ApusClient
 import ApusContract
 public import ApusCore
-import Foundation
 public import Logging
 
 /// The settings of a device, `ProWritable` of its model, kept in step with the cluster (IV-D4, docs/things.md).
@@ -24,8 +23,8 @@ public final class DeviceSettings: Sendable {
 
     /// - Parameters:
     ///   - session: the device's own.
-    ///   - initial: the settings with their values at the start, in JSON. They are reported first, and do not replace a
-    ///     value that waits for the device.
+    ///   - initial: the settings with their first values, in JSON. A setting that the model has already is applied with
+    ///     the model's value, so a device needs no memory of its own.
     public init(
         session: ClientSession, device: DeviceID, initial: [(name: String, json: String)], log: Logger,
         apply: @escaping Apply
@@ -39,9 +38,7 @@ public final class DeviceSettings: Sendable {
     public func run() async throws(ApusError) {
         // Changes are heard from before the pending ones are read, so none is missed in between.
         let changes = session.propertyChanges(of: device)
-        for setting in initial {
-            try await report("ProWritable.\(setting.name)", setting.json, received: nil)
-        }
+        for (name, json) in initial { try await begin(name, json) }
         try await applyPending()
         do {
             for try await event in changes {
@@ -55,21 +52,35 @@ public final class DeviceSettings: Sendable {
         }
     }
 
+    private func begin(_ name: String, _ json: String) async throws(ApusError) {
+        let path = "ProWritable.\(name).setVal"
+        do throws(ApusError) {
+            try await apply(
+                repeated { [session, device] () throws(ApusError) in
+                    try await session.readProperty(of: device, path: path)
+                })
+        } catch {
+            guard error.code == .propertyUnknown else { throw error }
+            try await report(path, json, received: nil)
+        }
+    }
+
     private func applyPending() async throws(ApusError) {
         let pending = try await repeated { [session] () throws(ApusError) in try await session.pendingProperties() }
-        for setting in pending {
-            guard let name = setting.path.split(separator: ".").last.map(String.init),
-                let json = Self.value(of: setting.json)
-            else { continue }
-            let value = await apply(name, json)
-            log.notice("A setting was changed", metadata: ["apus.setting": "\(name)"])
-            try await report(setting.path, value, received: setting.version)
-        }
+        for setting in pending { try await apply(setting) }
+    }
+
+    /// - Parameter setting: a value at a path such as `ProWritable.volume.setVal`.
+    private func apply(_ setting: ClientSession.Property) async throws(ApusError) {
+        let name = setting.path.split(separator: ".")[1]
+        let value = await apply(String(name), setting.json)
+        log.info("A setting was applied", metadata: ["apus.setting": "\(name)"])
+        try await report(setting.path, value, received: setting.version)
     }
 
     private func report(_ path: String, _ json: String, received: UInt64?) async throws(ApusError) {
         try await repeated { [session] () throws(ApusError) in
-            try await session.reportProperty(path: "\(path).setVal", json: json, receivedVersion: received)
+            try await session.reportProperty(path: path, json: json, receivedVersion: received)
         }
     }
 
@@ -81,20 +92,12 @@ public final class DeviceSettings: Sendable {
             do throws(ApusError) {
                 return try await request()
             } catch {
-                let lasting: [ErrorCode] = [.pathIllegal, .jsonInvalid, .notAllowed, .frameTooLarge, .cancelled]
+                let lasting: [ErrorCode] = [
+                    .pathIllegal, .jsonInvalid, .propertyUnknown, .notAllowed, .frameTooLarge, .cancelled,
+                ]
                 guard !lasting.contains(error.code) else { throw error }
             }
             guard (try? await Task.sleep(for: Self.retryDelay)) != nil else { throw ApusError(.cancelled) }
         }
-    }
-
-    /// The value of a leaf: of `{"setVal":3,"t":1609229681}` it is `3`.
-    private static func value(of leaf: String) -> String? {
-        guard let object = try? JSONSerialization.jsonObject(with: Data(leaf.utf8)) as? [String: Any],
-            let value = object["setVal"],
-            let text = try? JSONSerialization.data(
-                withJSONObject: value, options: [.fragmentsAllowed, .sortedKeys, .withoutEscapingSlashes])
-        else { return nil }
-        return String(decoding: text, as: UTF8.self)
     }
 }

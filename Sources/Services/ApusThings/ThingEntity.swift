@@ -60,7 +60,9 @@ enum ThingEntity {
         }
         definition.onReading(ThingListPending.self) { model, _, _ throws(ApusError) in
             .with {
-                $0.settings = model.pending.map { ThingChanged($0, from: 0, to: $0.version) }
+                $0.settings = model.pending.map { leaf in
+                    .with { ($0.path, $0.json, $0.version) = (leaf.valuePath, leaf.value, leaf.version) }
+                }
                 $0.version = model.version
             }
         }

@@ -86,7 +86,8 @@ extension ClientSession {
             ClientReportPropertyRequest.with { ($0.path, $0.json, $0.receivedVersion) = (path, json, version ?? 0) })
     }
 
-    /// The settings that this device has not reported yet. Ask for them after each connection.
+    /// The values of settings that this device has not reported yet, such as `3` at `ProWritable.volume.setVal`. Ask
+    /// for them after each connection, and report each at its path with its version.
     public func pendingProperties() async throws(ApusError) -> [Property] {
         try await ask(ClientListPendingPropertiesRequest()).properties.map { Property($0) }
     }

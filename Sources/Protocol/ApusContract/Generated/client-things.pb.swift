@@ -160,7 +160,7 @@ public nonisolated struct ClientListPendingPropertiesResponse: Sendable {
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  /// Settings whose value the device has not reported yet, in the order of their paths.
+  /// The values that the device has not reported yet, such as 3 at ProWritable.volume.setVal, in the order of their paths.
   public var properties: [ClientProperty] = []
 
   /// The model's version.

@@ -261,6 +261,7 @@ package nonisolated struct ThingListPendingReply: Sendable {
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
+  /// The value of each, such as 3 at ProWritable.volume.setVal.
   package var settings: [ThingChanged] = []
 
   /// The model's version.

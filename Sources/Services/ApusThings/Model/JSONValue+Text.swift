@@ -1,54 +1,19 @@
+import ApusClientAPI
 package import ApusSessions
 
 extension JSONValue {
     /// The value as JSON without spaces (RFC 8259). Numbers have their original text, members their order.
-    package var text: String {
-        var text = ""
-        write(to: &text)
-        return text
-    }
+    package var text: String { json.text }
 
-    private func write(to text: inout String) {
+    private var json: JSON {
         switch self {
-        case .null: text += "null"
-        case .bool(let flag): text += flag ? "true" : "false"
-        case .number(let number): text += number
-        case .string(let string): Self.write(string, to: &text)
-        case .array(let elements):
-            text += "["
-            for (index, element) in elements.enumerated() {
-                if index > 0 { text += "," }
-                element.write(to: &text)
-            }
-            text += "]"
-        case .object(let members):
-            text += "{"
-            for (index, member) in members.enumerated() {
-                if index > 0 { text += "," }
-                Self.write(member.name, to: &text)
-                text += ":"
-                member.value.write(to: &text)
-            }
-            text += "}"
+        case .null: .raw("null")
+        case .bool(let flag): .bool(flag)
+        case .number(let number): .raw(number)
+        case .string(let string): .string(string)
+        case .array(let elements): .array(elements.map(\.json))
+        case .object(let members): .object(members.map { ($0.name, $0.value.json) })
         }
-    }
-
-    private static func write(_ string: String, to text: inout String) {
-        text += "\""
-        for scalar in string.unicodeScalars {
-            switch scalar {
-            case "\"": text += "\\\""
-            case "\\": text += "\\\\"
-            case "\n": text += "\\n"
-            case "\r": text += "\\r"
-            case "\t": text += "\\t"
-            case _ where scalar.value < 0x20:
-                let digits = String(scalar.value, radix: 16)
-                text += "\\u" + String(repeating: "0", count: 4 - digits.count) + digits
-            default: text.unicodeScalars.append(scalar)
-            }
-        }
-        text += "\""
     }
 
     /// The value at a path of members; nil if there is none.

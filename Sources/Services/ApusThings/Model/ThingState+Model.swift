@@ -193,6 +193,7 @@ extension ThingChanged {
 
 extension ThingLeaf {
     package var path: String { "\(root.name).\(name)" }
+    package var valuePath: String { "\(path).\(root.valueName)" }
 
     var byteCount: Int { name.utf8.count + value.utf8.count + reported.utf8.count + ThingState.leafByteCount }
 
