@@ -191,6 +191,12 @@ let package = Package(
                 protobuf,
             ]),
         layer(
+            "Services", "ApusCommands",
+            [
+                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions",
+                "ApusClientAPI", "ApusThings", protobuf, lifecycle, coreMetrics,
+            ]),
+        layer(
             "Services", "ApusRelayService",
             [
                 "ApusCore", "ApusConfiguration", "ApusContract", "ApusListener", "ApusWire", "ApusTransport",
@@ -221,9 +227,8 @@ let package = Package(
             "Node", "ApusNodeConfiguration",
             [
                 "ApusCore", "ApusConfiguration", "ApusTracing", "ApusListener", "ApusMedia", "ApusTransport",
-                "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusRelayService",
-                "ApusGateway",
-                "ApusHTTP", nioCore, log,
+                "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusCommands",
+                "ApusRelayService", "ApusGateway", "ApusHTTP", nioCore, log,
             ]),
         layer(
             "Node", "ApusRelayNode",
@@ -236,7 +241,7 @@ let package = Package(
             [
                 "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusEtcd", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI",
-                "ApusOperators", "ApusThings", "ApusRelayService",
+                "ApusOperators", "ApusThings", "ApusCommands", "ApusRelayService",
                 "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusTLS", "ApusNodeConfiguration", nioCore,
                 nioPosix, lifecycle, unixSignals, protobuf, log, coreMetrics,
             ]),
@@ -253,9 +258,8 @@ let package = Package(
         layer(
             "Clients", "ApusDevice",
             [
-                "ApusCore", "ApusContract", "ApusThreads", "ApusMedia", "ApusClient", "CApusMedia", nioCore,
-                dequeModule,
-                log,
+                "ApusCore", "ApusContract", "ApusThreads", "ApusMedia", "ApusClient", "CApusMedia", nioCore, nioPosix,
+                protobuf, dequeModule, log,
             ]),
 
         // Command: histories, local clusters and their processes, the verbs, and the binaries that have them.
@@ -281,9 +285,9 @@ let package = Package(
             "Command", "ApusBench",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTraversal", "ApusThreads", "ApusTransport",
-                "ApusStorage", "ApusEtcd", "ApusCluster", "ApusSessions", "ApusClient", "ApusHistory", "ApusLocal",
-                nioCore,
-                nioPosix, nioHTTP1, nioWebSocket, nioFoundationCompat, hummingbird, httpTypes, protobuf, unixSignals,
+                "ApusStorage", "ApusEtcd", "ApusCluster", "ApusSessions", "ApusClient", "ApusDevice", "ApusHistory",
+                "ApusLocal", nioCore, nioPosix, nioHTTP1, nioWebSocket, nioFoundationCompat, hummingbird, httpTypes,
+                protobuf, unixSignals,
                 log, arguments,
             ]),
         .executableTarget(
@@ -326,6 +330,7 @@ let package = Package(
                 "ApusCore", "ApusTracing", "ApusThreads", "ApusContract", "ApusSessions", "ApusClientAPI", tracing,
                 nioCore, nioPosix, protobuf, log,
             ]),
+        test("ApusCommandsTests", ["ApusCore", "ApusCommands", protobuf]),
         test("ApusThingsTests", ["ApusCore", "ApusSessions", "ApusThings", protobuf]),
         test(
             "ApusHTTPTests",
@@ -361,7 +366,8 @@ let package = Package(
         test(
             "ClusterTests",
             [
-                "ApusCore", "ApusStorage", "ApusSessions", "ApusContract", "ApusMedia", "ApusClient", "ApusTestKit",
+                "ApusCore", "ApusStorage", "ApusSessions", "ApusContract", "ApusMedia", "ApusClient", "ApusDevice",
+                "ApusTestKit",
                 "ApusTraversal", log, nioCore, nioPosix, nioSSL, protobuf,
             ]),
         .testTarget(

@@ -2,81 +2,34 @@ import ApusClient
 import ApusContract
 import ApusCore
 import Foundation
-import Logging
-import NIOCore
-import NIOPosix
-import Synchronization
 import Testing
 
 @Suite("Thing models in a cluster (IV-D1 to IV-D10)", .serialized, .timeLimit(.minutes(3)))
 struct ThingTests {
-    private static func token(_ cluster: Cluster, _ arguments: String...) throws -> String {
-        let minted = try Cluster.run(["admin", "token"] + arguments + ["--ttl", "2h", "--dir", cluster.directory])
-        try #require(minted.status == 0, "\(minted.all)")
-        return minted.output.trimmingCharacters(in: .whitespacesAndNewlines)
-    }
-
-    private static func open(
-        _ cluster: Cluster, node: Int, token: String, role: ClientRole = .app
-    ) async throws -> ClientSession {
-        let session = try ClientSession(
-            configuration: ClientConfiguration(
-                endpoints: (0..<3).map {
-                    HostPort(host: "127.0.0.1", port: cluster.endpointPort((node - 1 + $0) % 3 + 1))
-                },
-                authorityFile: cluster.file("pki/ca.pem"), token: token, role: role),
-            eventLoop: MultiThreadedEventLoopGroup.singleton.next(),
-            log: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() })
-        session.start()
-        return session
-    }
-
-    /// Repeats what fails because a node or its owner is on its way.
-    @discardableResult
-    private static func until<T: Sendable>(
-        _ body: () async throws(ApusError) -> T
-    ) async throws -> T {
-        var last = ApusError(.internalFailure)
-        for _ in 0..<200 {
-            do throws(ApusError) { return try await body() } catch { last = error }
-            try await Task.sleep(for: .milliseconds(50))
-        }
-        throw last
-    }
-
-    private func fails(_ code: ErrorCode, _ body: () async throws(ApusError) -> Void) async {
-        do throws(ApusError) {
-            try await body()
-            Issue.record("no error \(code)")
-        } catch {
-            #expect(error.code == code, "\(error)")
-        }
-    }
-
     @Test("A device at one node and apps at others read, write and watch one model, over native, WebSocket and REST")
     func threeNodes() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 31_900)
         defer { cluster.down() }
-        let appToken = try Self.token(cluster, "--role", "app")
+        let appToken = try cluster.token("--role", "app")
         let cam = DeviceID(unchecked: "cam")
-        let device = try await Self.open(
-            cluster, node: 1, token: try Self.token(cluster, "--role", "device", "--device", "cam"), role: .device)
-        let app = try await Self.open(cluster, node: 2, token: appToken)
+        let device = try cluster.session(
+            node: 1, token: try cluster.token("--role", "device", "--device", "cam"), role: .device)
+        let app = try cluster.session(node: 2, token: appToken)
         defer {
             device.close()
             app.close()
         }
-        try await Self.until { () throws(ApusError) in
+        try await eventually { () throws(ApusError) in
             try await device.reportProperty(path: "ProWritable._logLevel", json: #"{"setVal":3}"#)
         }
         try await device.reportProperty(path: "ProReadonly.battery", json: #"{"stVal":80}"#)
-        let whole = try await Self.until { () throws(ApusError) in try await app.readProperty(of: cam) }
+        let whole = try await eventually { () throws(ApusError) in try await app.readProperty(of: cam) }
         #expect(whole.json.contains(#""_online":{"stVal":1,"t":"#), "\(whole.json)")
         #expect(whole.json.contains(#""battery":{"stVal":80,"t":"#), "\(whole.json)")
 
         // A watcher over WebSocket at the third node, which hears of both sides.
         let socket = try #require(PlainWebSocket(port: cluster.httpPort(3)))
-        let socketToken = try Self.token(cluster, "--role", "app")
+        let socketToken = try cluster.token("--role", "app")
         try #require(socket.send(#"{"hello":{"role":"ROLE_APP","token":"\#(socketToken)"}}"#))
         try #require(socket.receive()?["welcome"] != nil)
         try #require(socket.send(#"{"id":1,"request":"topics.subscribe","body":{"topic":"things/cam"}}"#))
@@ -115,16 +68,16 @@ struct ThingTests {
         let cluster = try Cluster(nodes: 3, basePort: 31_940)
         defer { cluster.down() }
         let cam = DeviceID(unchecked: "cam")
-        let device = try await Self.open(
-            cluster, node: 1, token: try Self.token(cluster, "--role", "device", "--device", "cam"), role: .device)
-        let owner = try await Self.open(cluster, node: 2, token: try Self.token(cluster, "--role", "app"))
-        let other = try await Self.open(
-            cluster, node: 3, token: try Self.token(cluster, "--role", "app", "--account", "other"))
+        let device = try cluster.session(
+            node: 1, token: try cluster.token("--role", "device", "--device", "cam"), role: .device)
+        let owner = try cluster.session(node: 2, token: try cluster.token("--role", "app"))
+        let other = try cluster.session(
+            node: 3, token: try cluster.token("--role", "app", "--account", "other"))
         defer { for session in [device, owner, other] { session.close() } }
-        try await Self.until { () throws(ApusError) in
+        try await eventually { () throws(ApusError) in
             try await device.reportProperty(path: "ProWritable.volume", json: #"{"setVal":3}"#)
         }
-        _ = try await Self.until { () throws(ApusError) in try await owner.readProperty(of: cam) }
+        _ = try await eventually { () throws(ApusError) in try await owner.readProperty(of: cam) }
         await fails(.illegalRelation) { () throws(ApusError) in _ = try await other.readProperty(of: cam) }
         await fails(.illegalRelation) { () throws(ApusError) in
             try await other.writeProperty(of: cam, path: "ProWritable.volume", json: #"{"setVal":9}"#)
@@ -173,14 +126,14 @@ struct ThingTests {
         let cluster = try Cluster(nodes: 3, basePort: 31_980)
         defer { cluster.down() }
         let cam = DeviceID(unchecked: "cam")
-        let device = try await Self.open(
-            cluster, node: 1, token: try Self.token(cluster, "--role", "device", "--device", "cam"), role: .device)
-        let app = try await Self.open(cluster, node: 2, token: try Self.token(cluster, "--role", "app"))
+        let device = try cluster.session(
+            node: 1, token: try cluster.token("--role", "device", "--device", "cam"), role: .device)
+        let app = try cluster.session(node: 2, token: try cluster.token("--role", "app"))
         defer {
             device.close()
             app.close()
         }
-        try await Self.until { () throws(ApusError) in
+        try await eventually { () throws(ApusError) in
             try await device.reportProperty(path: "ProWritable.level", json: #"{"setVal":0}"#)
         }
         var number = 0
@@ -189,11 +142,11 @@ struct ThingTests {
             for count in 0..<10 {
                 number += 1
                 let value = number
-                try await Self.until { () throws(ApusError) in
+                try await eventually { () throws(ApusError) in
                     try await app.writeProperty(of: cam, path: "ProWritable.level", json: "{\"setVal\":\(value)}")
                 }
                 if count == 4 { Glibc.kill(pid, SIGKILL) }
-                let read = try await Self.until { () throws(ApusError) in
+                let read = try await eventually { () throws(ApusError) in
                     try await app.readProperty(of: cam, path: "ProWritable.level.setVal")
                 }
                 #expect(read.json == "\(value)")
@@ -202,7 +155,7 @@ struct ThingTests {
             try #require(up.status == 0, "\(up.all)")
         }
         let last = number
-        let pending = try await Self.until { () throws(ApusError) in try await device.pendingProperties() }
+        let pending = try await eventually { () throws(ApusError) in try await device.pendingProperties() }
         #expect(pending.map(\.json) == ["\(last)"])
     }
 

@@ -11,8 +11,10 @@ struct Apus: AsyncParsableCommand {
         subcommands: [
             NodeCommand.self, ClusterCommand.self, DeviceCommand.self, WatchCommand.self, DemoCommand.self,
             AdminCommand.self, RelayCommand.self, StatusCommand.self, DrainCommand.self, SessionsCommand.self,
-            ChannelsCommand.self, DevicesCommand.self, PropertyCommand.self, RevokeCommand.self, WhyCommand.self,
-            ChangesCommand.self, CordonCommand.self, UncordonCommand.self, WeightCommand.self,
+            ChannelsCommand.self, DevicesCommand.self, PropertyCommand.self, ActionCommand.self, SendCommand.self,
+            CommandsCommand.self,
+            RevokeCommand.self, WhyCommand.self, ChangesCommand.self, CordonCommand.self, UncordonCommand.self,
+            WeightCommand.self,
         ])
 }
 

@@ -84,12 +84,21 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public static let notAllowed = Self(12_004, "the token does not allow this")
 
     // Devices.
+    public static let peerTimedOut = Self(20_001, "the message to the peer timed out")
+    public static let deviceBusy = Self(20_100, "the device is busy")
     public static let pathIllegal = Self(20_101, "the path of a property is not legal")
     public static let jsonInvalid = Self(20_102, "the JSON of a property cannot be read")
 
+    public static let actionFailed = Self(20_103, "the action failed")
+    public static let actionUnknown = Self(20_104, "the device has no callback for this action")
+
     // SDK.
+    public static let duplicateMessage = Self(21_000, "the same message is in progress")
     public static let answerTimedOut = Self(21_002, "the answer timed out")
     public static let propertyUnknown = Self(21_003, "the model has no such property")
+    public static let passToDeviceFailed = Self(21_006, "the device failed to take the data")
+    public static let callbackUnknown = Self(21_007, "the device has no callback for data")
+    public static let messageTooLarge = Self(21_008, "the message exceeds the size limit")
     public static let tooManyConnections = Self(21_020, "too many connections")
     public static let connectFailed = Self(21_022, "the connection failed")
     public static let notConnected = Self(21_023, "not connected")
@@ -103,8 +112,9 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
         moved, noRoute, wrongCluster, noOwnership, staleEpoch, handshakeTimeout, idleTimeout, slowReader, shuttingDown,
         internalFailure, addressInUse, stateForeign, storageFailed, configurationInvalid, tooManyStreams,
         stalePublisher, fenced, mediaUnreadable, callCycle, versionConflict, certificateRevoked,
-        tokenInvalid, tokenExpired, kicked, notAllowed, pathIllegal, jsonInvalid,
-        answerTimedOut, propertyUnknown, tooManyConnections, connectFailed, notConnected, unavailable, badParameter,
+        tokenInvalid, tokenExpired, kicked, notAllowed, peerTimedOut, deviceBusy, pathIllegal, jsonInvalid,
+        actionFailed, actionUnknown, duplicateMessage, answerTimedOut, propertyUnknown, passToDeviceFailed,
+        callbackUnknown, messageTooLarge, tooManyConnections, connectFailed, notConnected, unavailable, badParameter,
     ]
 
     private static let byNumber: [Int32: ErrorCode] = Dictionary(uniqueKeysWithValues: all.map { ($0.number, $0) })

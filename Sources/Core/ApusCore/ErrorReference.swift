@@ -42,7 +42,8 @@ extension ErrorCode {
 
     private static let contractErrors: [Explanation] = [
         Explanation(
-            .targetOffline, "targetOffline", [.nobody], "Reserved by the contract; this release does not return it."),
+            .targetOffline, "targetOffline", [.client],
+            "Send the command again when the device is online, or with a time to live, for which it is kept."),
         Explanation(
             .targetUnknown, "targetUnknown", [.client, .operator],
             "Check the id. A device is unknown until it has connected for the first time."),
@@ -163,20 +164,41 @@ extension ErrorCode {
 
     private static let deviceErrors: [Explanation] = [
         Explanation(
+            .peerTimedOut, "peerTimedOut", [.client],
+            "Ask the device whether it has carried out the command, before you send it again under another id."),
+        Explanation(.deviceBusy, "deviceBusy", [.client], "Retry later: the device has too much to do."),
+        Explanation(
             .pathIllegal, "pathIllegal", [.client],
             "Do not retry: correct the path as [things.md](../things.md) describes paths."),
         Explanation(
             .jsonInvalid, "jsonInvalid", [.client],
             "Do not retry: send JSON of the shape that the message names, within its limits."),
+        Explanation(
+            .actionFailed, "actionFailed", [.client],
+            "Read the message: the device has tried, or has restarted while it carried out the action."),
+        Explanation(
+            .actionUnknown, "actionUnknown", [.client],
+            "Correct the path, or update the device: its program does not know this action."),
     ]
 
     private static let sdkErrors: [Explanation] = [
+        Explanation(
+            .duplicateMessage, "duplicateMessage", [.client, .sdk],
+            "Wait for the answer to the first message. For another command, use another id."),
         Explanation(
             .answerTimedOut, "answerTimedOut", [.sdk, .operator],
             "Retry a request that may be repeated: it may have been carried out."),
         Explanation(
             .propertyUnknown, "propertyUnknown", [.client],
             "Check the path. A state or a setting exists once its device has reported it."),
+        Explanation(
+            .passToDeviceFailed, "passToDeviceFailed", [.client],
+            "Read the message: the device has refused the data."),
+        Explanation(
+            .callbackUnknown, "callbackUnknown", [.client], "Update the device: its program takes no data."),
+        Explanation(
+            .messageTooLarge, "messageTooLarge", [.client, .sdk],
+            "Send less, or several messages: one has at most 30,000 bytes."),
         Explanation(
             .tooManyConnections, "tooManyConnections", [.client],
             "Connect to another node. The operator can raise `gateway.connections_max`."),

@@ -327,7 +327,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         hasEnded.store(true, ordering: .releasing)
         if let session {
             calls.closed()
-            gateway.service.clients.topics?.ended(self)
+            gateway.service.clients.ended(self)
             gateway.service.metrics.open(session.role).decrement()
             gateway.service.sessions.close(session, link: self)
         }

@@ -243,7 +243,7 @@ final class WebSocketConnection: ChannelInboundHandler, @unchecked Sendable {  /
         guard !hasEnded.exchange(true, ordering: .acquiringAndReleasing) else { return }
         calls.closed()
         if case .open(let session) = state {
-            service.clients.services.topics?.ended(self)
+            service.clients.services.ended(self)
             service.sessions.close(session, link: self)
         }
         service.ended(self)

@@ -1,6 +1,7 @@
 import ApusChannels
 import ApusClientAPI
 import ApusCluster
+import ApusCommands
 import ApusContract
 import ApusCore
 import ApusGateway
@@ -43,6 +44,8 @@ final class NodeParts: Sendable {
     private let expiry: CertificateWatch
     /// The topics to which clients subscribe.
     let topics: TopicService
+    /// The commands of devices.
+    private let commands: CommandService
     /// The conditions that keep this node from full service. Its parts raise and clear them.
     let conditions: NodeConditions
     /// For messages that unauthenticated traffic can cause.
@@ -109,9 +112,9 @@ final class NodeParts: Sendable {
             configuration: configuration.sessions, view: view, entities: entities, transport: transport,
             verifier: try configuration.tokenVerifier(), sealer: TicketSealer(keys: keys), revocations: revocations,
             relayIssuer: relayMesh, log: nodeLog)
-        // Before the first client connects: a starting node must have the revocations.
         try await revocations.load(wallSeconds: cluster.view.clock.wallSeconds())
         sessions.register(with: dispatcher, records: records)
+        commands = CommandService(configuration.commands, view, entities, sessions, runtime, dispatcher)
         let drain = NodeDrain(cluster, log: nodeLog)
         let context = NodeContext(
             entities: entities, records: records, configuration: configuration, topics: topics, log: log)
@@ -120,7 +123,7 @@ final class NodeParts: Sendable {
             drain: { () throws(ApusError) in try await drain.begin() },
             forwarding: ClientForwarding(view: view, transport: transport, dispatcher: dispatcher))
         signing = TokenSigning(try await configuration.tokenSigner())
-        let clients = Self.clients(requests, carried, context, signing, tracer, log: nodeLog)
+        let clients = Self.clients(requests, commands, carried, context, signing, tracer, log: nodeLog)
         gateway = Gateway(
             configuration: configuration.gateway, sessions: sessions, channels: channels, clients: clients,
             view: view, group: group, ticketKeys: configuration.ticketKeys(keys), log: nodeLog, limited: limited)
@@ -138,8 +141,8 @@ final class NodeParts: Sendable {
 
     /// The requests and events of clients: the cluster's own, and those of the carried services.
     private static func clients(
-        _ requests: OperatorRequests, _ carried: [any NodeService], _ node: NodeContext, _ signing: TokenSigning,
-        _ tracer: SpanTracer?, log: Logger
+        _ requests: OperatorRequests, _ commands: CommandService, _ carried: [any NodeService], _ node: NodeContext,
+        _ signing: TokenSigning, _ tracer: SpanTracer?, log: Logger
     ) -> ClientServices {
         var api = ClientAPI()
         api.addSchemas(clientSchemas)
@@ -151,6 +154,7 @@ final class NodeParts: Sendable {
             cluster: node.configuration.cluster, wallSeconds: { clock.wallSeconds() })
         requests.add(to: &api)
         ThingService(entities: node.entities, sessions: requests.sessions, topics: node.topics).add(to: &api)
+        commands.add(to: &api)
         for service in carried { service.addRequests(to: &api, of: node) }
         return ClientServices(
             api, topics: node.topics, configuration: node.configuration.api, audit: AuditLog(log), tracer: tracer)
@@ -217,7 +221,7 @@ final class NodeParts: Sendable {
     var services: [any Service] {
         let relays: [any Service] = (relayMesh.map { [$0] } ?? []) + (relay.map { [$0] } ?? [])
         let watch = DescriptorWatch(conditions: conditions, limited: limited)
-        let own: [any Service] = [EntityService(entities: entities, runtime: runtime), sessions, topics]
+        let own: [any Service] = [EntityService(entities: entities, runtime: runtime), sessions, topics, commands]
         let context = NodeContext(
             entities: entities, records: records, configuration: configuration, topics: topics, log: log)
         let others = carried.flatMap { $0.work(of: context) }

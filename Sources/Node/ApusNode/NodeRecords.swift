@@ -1,4 +1,5 @@
 import ApusCluster
+import ApusCommands
 package import ApusCore
 package import ApusNodeConfiguration
 import ApusSessions
@@ -10,7 +11,7 @@ import Foundation
 package enum NodeRecords {
     /// All collections of a program whose nodes carry these services.
     package static func catalogue(carrying services: [any NodeService]) -> RecordCatalogue {
-        let own = [ClusterRecords.catalogue, SessionRecords.catalogue, ThingService.records]
+        let own = [ClusterRecords.catalogue, SessionRecords.catalogue, ThingService.records, CommandService.records]
         return RecordCatalogue(merging: own + services.map(\.records))
     }
 

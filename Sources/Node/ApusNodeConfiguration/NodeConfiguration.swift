@@ -1,6 +1,7 @@
 package import ApusChannels
 package import ApusClientAPI
 package import ApusCluster
+package import ApusCommands
 package import ApusConfiguration
 public import ApusCore
 package import ApusGateway
@@ -79,6 +80,8 @@ public struct NodeConfiguration: Sendable {
     package var sessions: SessionConfiguration
     package var relay: RelayConfiguration
     package var api = ClientAPIConfiguration()
+    /// The bounds of commands to devices.
+    package var commands = CommandConfiguration()
     package var tracing = TracingConfiguration()
 
     /// All keys, in the order of the reference.
@@ -157,6 +160,7 @@ public struct NodeConfiguration: Sendable {
         try httpListener.read(
             &reader, path, clients: .init(certificate: gateway.certificateFile, key: gateway.keyFile))
         try api.read(&reader)
+        try commands.read(&reader)
         try tracing.read(&reader)
         try readChannels(&reader)
         try readSessions(&reader)

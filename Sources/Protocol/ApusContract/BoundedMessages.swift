@@ -58,6 +58,17 @@ extension ClientAddUserPropertyRequest: BoundedMessage {}
 extension ClientDeleteUserPropertyRequest: BoundedMessage {}
 extension ClientReportPropertyRequest: BoundedMessage {}
 extension ClientListPendingPropertiesRequest: BoundedMessage {}
+extension ClientSendCommandRequest: BoundedMessage {
+    /// A command is kept for a year at most; `commands.ttl_max` sets less.
+    package var isWithinBounds: Bool { ttlSeconds <= 31_536_000 }
+}
+
+extension ClientGetCommandRequest: BoundedMessage {}
+extension ClientListCommandsRequest: BoundedMessage {}
+extension ClientCancelCommandRequest: BoundedMessage {}
+extension ClientSetCommandOrderRequest: BoundedMessage {}
+extension ClientAcknowledgeCommandsRequest: BoundedMessage {}
+extension ClientAnswerCommandRequest: BoundedMessage {}
 extension ClientListNodesRequest: BoundedMessage {}
 extension ClientDrainNodeRequest: BoundedMessage {}
 extension ClientListShardsRequest: BoundedMessage {}

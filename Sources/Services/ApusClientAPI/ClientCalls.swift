@@ -32,6 +32,12 @@ package struct ClientServices: Sendable {
         now + min(asked ?? configuration.requestTimeout, configuration.requestTimeoutMax)
     }
 
+    /// A client's connection is gone.
+    package func ended(_ connection: any ClientConnection) {
+        topics?.ended(connection)
+        for kind in api.topics { kind.ended(connection) }
+    }
+
     /// Carries a request out, with its quota, metrics, audit line and span: the way of all three protocols.
     package func carryOut(
         _ operation: ClientOperation, _ work: ClientWork, _ call: ClientCall

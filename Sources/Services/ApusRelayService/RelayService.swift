@@ -37,6 +37,10 @@ package final class RelayService: Service {
     }
 
     private let configuration: RelayConfiguration
+    private struct News {
+        var take: (@Sendable (RelayNews) -> Void)?
+    }
+
     /// The keys that were read last.
     private let keys: Mutex<RelayKeys>
     /// The resulting orders are given while it is held, so that the control thread receives them in order.
@@ -47,7 +51,7 @@ package final class RelayService: Service {
     /// The name by which clients reach this node; empty if it has none.
     package let domain: String
     private let control = Mutex<RelayControl?>(nil)
-    private let news = Mutex<(@Sendable (RelayNews) -> Void)?>(nil)
+    private let news = Mutex(News())
     /// The endpoints to which other nodes redirect their clients.
     private let endpoints = Mutex<[RelayEndpoint]>([])
     private let security = Mutex<EndpointSecurity?>(nil)
@@ -79,7 +83,7 @@ package final class RelayService: Service {
     package var credentials: RelayCredentials { keys.withLock(\.credentials) }
 
     /// Sets the receiver of the relay's news. It is called on the control thread and must not block.
-    package func onNews(_ take: @escaping @Sendable (RelayNews) -> Void) { news.withLock { $0 = take } }
+    package func onNews(_ take: @escaping @Sendable (RelayNews) -> Void) { news.withLock { $0.take = take } }
 
     /// Sends an order to the control thread. Returns false if the relay is not running or is overloaded.
     @discardableResult
@@ -160,7 +164,7 @@ package final class RelayService: Service {
                 packetsPerSecond: UInt64(configuration.quota.packetsPerSecond)),
             nodeShares: NodeShares(rate: configuration.nodeRate, planeCount: configuration.planeCount),
             linesPerSecond: configuration.bounds.logLinesPerSecond, log: log,
-            tell: { [weak self] said in self?.news.withLock { $0 }?(said) })
+            tell: { [weak self] said in self?.news.withLock { $0.take }?(said) })
         var plane = PlaneConfiguration(datagramAddresses: endpoints, streamAddresses: endpoints)
         plane.externals = addresses.externals
         plane.proxies = configuration.proxies

@@ -269,7 +269,9 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
     private func over(_ error: ApusError?) {
         guard !isClosed else { return }
         isClosed = true
-        failCalls(error ?? ApusError(.linkLost))
+        // A request on a connection that broke may have been carried out; one that was refused was not.
+        failCalls(
+            error.map { $0.code == .connectFailed ? ApusError(.linkLost, $0.message) : $0 } ?? ApusError(.linkLost))
         owner?.closed(self, error: error, node: endedBy)
     }
 

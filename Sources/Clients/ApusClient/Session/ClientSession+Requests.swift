@@ -110,7 +110,7 @@ extension ClientSession {
     // MARK: - On the loop
 
     func subscribe(_ topic: String, on connection: ClientConnection) {
-        guard let subscription = topics[topic] else { return }
+        guard let subscription = topics[topic], !pausedTopics.contains(topic) else { return }
         let request = ClientSubscribeRequest.with {
             $0.topic = topic
             $0.after = subscription.cursor
@@ -133,7 +133,7 @@ extension ClientSession {
     private static let subscribeAgain = TimeAmount.milliseconds(500)
 
     /// Asking again would be answered the same.
-    private static func isLasting(_ error: ApusError) -> Bool {
+    package static func isLasting(_ error: ApusError) -> Bool {
         let passing: [ErrorCode] = [
             .notConnected, .linkLost, .deadlineExceeded, .overloaded, .moved, .noRoute, .noOwnership, .shuttingDown,
             .staleEpoch, .cancelled, .internalFailure, .storageFailed,
@@ -144,6 +144,24 @@ extension ClientSession {
     private func unsubscribe(_ topic: String, _ subscription: TopicSubscription) {
         guard topics[topic] === subscription else { return }
         topics[topic] = nil
+        unsubscribe(topic)
+    }
+
+    /// Stops the events of a topic, whose consumer remains, or lets them come again.
+    func setPaused(_ isPaused: Bool, _ topic: String) {
+        eventLoop.execute { [self] in
+            guard isPaused != pausedTopics.contains(topic) else { return }
+            if isPaused {
+                pausedTopics.insert(topic)
+                if topics[topic] != nil { unsubscribe(topic) }
+            } else {
+                pausedTopics.remove(topic)
+                if let active { subscribe(topic, on: active) }
+            }
+        }
+    }
+
+    private func unsubscribe(_ topic: String) {
         active?.ask(
             ClientUnsubscribeRequest.info.number, ClientUnsubscribeRequest.with { $0.topic = topic }, timeout: nil
         ) { _ in }

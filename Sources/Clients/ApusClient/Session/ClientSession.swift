@@ -59,6 +59,10 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     private var pingInterval = ClientSession.pingIntervalMin
     /// What is heard, by topic.
     var topics: [String: TopicSubscription] = [:]
+    /// Topics that are not subscribed to for now.
+    var pausedTopics: Set<String> = []
+    /// What waits for its answer.
+    let commandsInProgress = CommandsInProgress()
     private let onLinkState: @Sendable (LinkState, ApusError?) -> Void
     private var lastError: ApusError?
 

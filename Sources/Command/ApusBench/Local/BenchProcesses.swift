@@ -66,6 +66,18 @@ final class BenchProcess {
         process.waitUntilExit()
     }
 
+    /// The CPU time of a process, in seconds (proc(5), fields 14 and 15). Throws 10018 if there is none.
+    static func busySeconds(of pid: pid_t) throws(ApusError) -> Double {
+        guard
+            let text = FileManager.default.contents(atPath: "/proc/\(pid)/stat").map({
+                String(decoding: $0, as: UTF8.self)
+            }), let end = text.lastIndex(of: ")")
+        else { throw ApusError(.internalFailure, "the process \(pid) is not running") }
+        let fields = text[end...].split(separator: " ")
+        let ticks = (Double(fields[12]) ?? 0) + (Double(fields[13]) ?? 0)
+        return ticks / Double(sysconf(Int32(_SC_CLK_TCK)))
+    }
+
     /// The path of a command, from the search path.
     static func find(_ command: String) -> String? {
         let path = ProcessInfo.processInfo.environment["PATH"] ?? "/usr/local/bin:/usr/bin:/bin"

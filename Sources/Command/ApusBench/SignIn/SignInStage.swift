@@ -42,23 +42,23 @@ struct SignInStage {
         try? FileManager.default.removeItem(atPath: local.directory.path)
     }
 
-    /// The CPU time of a node's process, in seconds (proc(5), fields 14 and 15).
+    /// The CPU time of a node's process, in seconds.
     func busySeconds(of node: String) throws(ApusError) -> Double {
-        guard let pid = NodeProcess(node, in: local.directory).pid,
-            let text = FileManager.default.contents(atPath: "/proc/\(pid)/stat").map({
-                String(decoding: $0, as: UTF8.self)
-            }),
-            let end = text.lastIndex(of: ")")
-        else { throw ApusError(.internalFailure, "the node \(node) is not running") }
-        let fields = text[end...].split(separator: " ")
-        let ticks = (Double(fields[12]) ?? 0) + (Double(fields[13]) ?? 0)
-        return ticks / Double(sysconf(Int32(_SC_CLK_TCK)))
+        guard let pid = NodeProcess(node, in: local.directory).pid else {
+            throw ApusError(.internalFailure, "the node \(node) is not running")
+        }
+        return try BenchProcess.busySeconds(of: pid)
     }
 
     func kill(_ node: String) throws(ApusError) {
         guard NodeProcess(node, in: local.directory).signal(SIGKILL) else {
             throw ApusError(.internalFailure, "the node \(node) is not running")
         }
+    }
+
+    /// Starts the nodes that are not running.
+    func restart() throws {
+        try FailoverStage.run(executable, ["cluster", "up", "--dir", local.directory.path])
     }
 
     // MARK: Clients
@@ -85,23 +85,25 @@ struct SignInStage {
             checksContent: true)
     }
 
-    private func session(
-        _ role: Session.Role, _ access: AccessID, device: DeviceID?, first node: String
+    func session(
+        _ role: Session.Role, _ access: AccessID, account: AccountID = LocalCluster.account, device: DeviceID?,
+        first node: String
     ) async throws(ApusError) -> ClientSession {
         let session = try ClientSession(
-            configuration: try await configuration(role, access, device: device, first: node),
+            configuration: try await configuration(role, access, account: account, device: device, first: node),
             eventLoop: group.next(), log: log)
         session.start()
         return session
     }
 
     private func configuration(
-        _ role: Session.Role, _ access: AccessID, device: DeviceID?, first node: String
+        _ role: Session.Role, _ access: AccessID, account: AccountID = LocalCluster.account, device: DeviceID?,
+        first node: String
     ) async throws(ApusError) -> ClientConfiguration {
         let first = try local.endpoint(of: node)
         return ClientConfiguration(
             endpoints: [first] + local.endpoints.filter { $0 != first }, authorityFile: local.authorityFile,
-            token: try await local.mint(role: role, access: access, device: device),
+            token: try await local.mint(role: role, access: access, account: account, device: device),
             role: role == .device ? .device : .app)
     }
 }

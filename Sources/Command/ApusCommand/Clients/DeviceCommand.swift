@@ -22,6 +22,11 @@ struct DeviceCommand: AsyncParsableCommand {
     @Option(help: "Write one JSON line for every frame to this file.") var log: String?
     @Option(help: "Have this setting, NAME=JSON, such as volume=3. Apps can change it. Repeatable.")
     var setting: [String] = []
+    @Option(help: "Answer the action NAME with JSON: NAME=JSON, such as unlock='{\"open\":true}'. Repeatable.")
+    var action: [String] = []
+    @Flag(help: "Answer raw data with the same data.") var echo = false
+    @Option(help: "Note the commands in this file, so that each is carried out once, also after a restart.")
+    var journal: String?
     @Option(help: "Stop after this number of seconds.") var seconds: Double?
     @OptionGroup var connection: ConnectOptions
 
@@ -30,7 +35,9 @@ struct DeviceCommand: AsyncParsableCommand {
             throw ValidationError("Use exactly one of --file, --rtsp and --test-pattern.")
         }
         _ = try DeviceID.argument(id, "--id")
-        guard setting.allSatisfy({ $0.contains("=") }) else { throw ValidationError("--setting must be NAME=JSON.") }
+        guard (setting + action).allSatisfy({ $0.contains("=") }) else {
+            throw ValidationError("--setting and --action must be NAME=JSON.")
+        }
     }
 
     func run() async throws {
@@ -50,17 +57,16 @@ struct DeviceCommand: AsyncParsableCommand {
         session.start()
         let agent = DeviceAgent(
             session: session, source: media, channel: source, frameLog: frames, log: log)
-        let initial = setting.map { text in
-            let parts = text.split(separator: "=", maxSplits: 1, omittingEmptySubsequences: false)
-            return (name: String(parts[0]), json: String(parts[1]))
-        }
+        let initial = setting.map(Self.pair)
         // The values need nothing to be done: this device has them once it knows them.
         let settings = DeviceSettings(session: session, device: device, initial: initial, log: log) { name, json in
             log.notice("Setting", metadata: ["apus.setting": "\(name)", "apus.value": "\(json)"])
             return json
         }
+        let commands = try makeCommands(session, log: log)
         let result = await ending.race(seconds: seconds) { () throws(ApusError) in
             async let _ = Self.keep(initial.isEmpty ? nil : settings, ending)
+            async let _ = Self.keep(commands, ending)
             try await agent.run()
         }
         session.close()
@@ -75,6 +81,41 @@ struct DeviceCommand: AsyncParsableCommand {
         } catch {
             if error.code != .cancelled { ending.end(error) }
         }
+    }
+
+    private static func keep(_ commands: DeviceCommands, _ ending: Ending) async {
+        do throws(ApusError) {
+            try await commands.run()
+        } catch {
+            if error.code != .cancelled { ending.end(error) }
+        }
+    }
+
+    private static func pair(_ text: String) -> (name: String, json: String) {
+        let parts = text.split(separator: "=", maxSplits: 1, omittingEmptySubsequences: false)
+        return (name: String(parts[0]), json: String(parts[1]))
+    }
+
+    /// The commands that this camera takes: it prints each and gives the answer that it was started with.
+    private func makeCommands(_ session: ClientSession, log: Logger) throws(ApusError) -> DeviceCommands {
+        let journal = try self.journal.map { path throws(ApusError) in try CommandJournal(path: path) }
+        if let journal, journal.damagedCount > 0 {
+            log.warning("The journal has damaged lines", metadata: ["apus.lines": "\(journal.damagedCount)"])
+        }
+        let commands = DeviceCommands(session: session, journal: journal, log: log)
+        for (name, json) in action.map(Self.pair) {
+            commands.onAction(name) { value throws(ApusError) in
+                log.notice("Action", metadata: ["apus.action": "\(name)", "apus.value": "\(value)"])
+                return json
+            }
+        }
+        if echo {
+            commands.onData { data throws(ApusError) in
+                log.notice("Data", metadata: ["apus.bytes": "\(data.count)"])
+                return data
+            }
+        }
+        return commands
     }
 
     private func makeSource(log: Logger) throws(ApusError) -> any MediaSource {

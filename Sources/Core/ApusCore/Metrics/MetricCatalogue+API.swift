@@ -24,6 +24,11 @@ extension MetricCatalogue {
         .counter(
             "apus_topic_reads_total", "reads",
             "Questions to the owners of topics for events that a client had not got."),
+        .counter(
+            "apus_command_deliveries_total", "commands",
+            "Commands that were handed to connections of devices, repetitions included."),
+        .gauge("apus_command_connections", "connections", "Connections of devices that take commands at this node."),
+        .gauge("apus_command_waiting", "requests", "Requests at this node that wait for a device."),
         .counter("apus_trace_spans_exported_total", "spans", "Spans that the collector of traces took."),
         .counter(
             "apus_trace_spans_dropped_total", "spans",

@@ -60,6 +60,12 @@ package final class EntityRegistry: Sendable {
         var peers: [PeerRoute?] = []
     }
 
+    /// In a structure: a closure that is itself the value of a `Mutex` is wrapped once more at each access, so calls
+    /// became slower without end.
+    private struct OwnMessages {
+        var take: (@Sendable (any NodeMessage) -> Void)?
+    }
+
     let configuration: Configuration
     let transport: Transport
     let view: ClusterView
@@ -68,7 +74,7 @@ package final class EntityRegistry: Sendable {
     private let budget: EntityBudget
     private let state: Mutex<State>
     /// Takes messages to this node itself that come from its own entities.
-    private let ownMessages = Mutex<(@Sendable (any NodeMessage) -> Void)?>(nil)
+    private let ownMessages = Mutex(OwnMessages())
 
     /// - Parameter onMoved: called if another node knows a newer epoch of this shard: the map must be refreshed.
     package init(
@@ -186,12 +192,14 @@ package final class EntityRegistry: Sendable {
     // MARK: Messages
 
     /// Gives what takes messages to this node itself that come from its own entities.
-    func setOwnMessages(_ take: @escaping @Sendable (any NodeMessage) -> Void) { ownMessages.withLock { $0 = take } }
+    func setOwnMessages(_ take: @escaping @Sendable (any NodeMessage) -> Void) {
+        ownMessages.withLock { $0.take = take }
+    }
 
     /// Sends a node a message without an answer. It is lost if there is no link to the node.
     func tell(_ node: NodeName, _ message: some NodeMessage) {
         guard node != view.local.name else {
-            ownMessages.withLock { $0 }?(message)
+            ownMessages.withLock { $0.take }?(message)
             return
         }
         try? transport.tell(node, message)

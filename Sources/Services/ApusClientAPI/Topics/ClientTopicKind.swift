@@ -17,6 +17,13 @@ package protocol ClientTopicKind: Sendable {
 
     /// A client ended its subscription.
     func unsubscribe(_ topic: ClientTopic, _ call: ClientCall) async
+
+    /// A connection is gone. The default does nothing: ``TopicService`` and ``SessionService`` notice it themselves.
+    func ended(_ connection: any ClientConnection)
+}
+
+extension ClientTopicKind {
+    package func ended(_ connection: any ClientConnection) {}
 }
 
 /// A topic's name: `KIND/KEY`.

@@ -236,7 +236,7 @@ extension ThingLeaf {
 
 extension JSONValue {
     /// - Throws: 20102 if the text is not JSON, or exceeds a limit of ``JSONValue`` or ``ThingState/byteCountMax``.
-    init(checking text: String) throws(ApusError) {
+    package init(checking text: String) throws(ApusError) {
         guard text.utf8.count <= ThingState.byteCountMax else {
             throw ApusError(
                 .frameTooLarge, "the JSON has \(text.utf8.count) bytes, and at most \(ThingState.byteCountMax)")

@@ -1,0 +1,25 @@
+/// The bounds of commands (D13, IV-D11).
+package struct CommandConfiguration: Sendable, Hashable {
+    /// Commands of one device that have not ended; one more is refused with 10007. Key `commands.open_max`.
+    package var openMax = 64
+    /// The bytes of their contents together; 10007 beyond. Key `commands.open_bytes_max`.
+    package var openByteCountMax = 128 << 10
+    /// Commands of one device that are sent and not acknowledged. Key `commands.sent_max`.
+    package var sentMax = 16
+    /// The longest time for which a command is kept for a device that is away. Key `commands.ttl_max`.
+    package var ttlMax: Duration = .seconds(7 * 86_400)
+    /// A command that is not acknowledged is sent again after this time, and then after twice the time before, at most
+    /// a minute. Key `commands.resend_after`.
+    package var resendAfter: Duration = .seconds(5)
+    /// How long a device may take to answer what it has acknowledged; then 21002. Key `commands.answer_time`.
+    package var answerTime: Duration = .seconds(600)
+
+    /// Commands of one device that are kept after their end; of those that ended with their requests, 8 at most. Key
+    /// `commands.ended_max`.
+    package var endedMax = 32
+    /// They are kept for this time; those that ended with their requests for ten minutes
+    /// at most. Key `commands.ended_time`.
+    package var endedTime: Duration = .seconds(7 * 86_400)
+
+    package init() {}
+}

@@ -1,0 +1,35 @@
+package import ApusCore
+import ApusSessions
+import ApusThings
+package import Foundation
+
+/// What a command asks of a device: an action of its model, or raw data (IV-D5, IV-D11).
+package struct CommandContent: Sendable, Hashable {
+    /// `Action.NAME`; empty for raw data.
+    package let path: String
+    /// The value of the action in JSON without spaces, or the data.
+    package let bytes: Data
+
+    /// An action in one of its two forms: `Action.cameraOn` with `{"ctlVal":1}`, or `Action.cameraOn.ctlVal` with `1`.
+    ///
+    /// - Throws: 20101 if the path is not one of an action, 20102 if the text is not JSON of the right shape.
+    package init(path text: String, json: String) throws(ApusError) {
+        let path = try ThingPath(text)
+        let value = ThingRoot.action.valueName
+        guard path.root == .action, let name = path.name, path.fields.isEmpty || path.fields == [value] else {
+            throw ApusError(.pathIllegal, "the path of an action is Action.NAME or Action.NAME.\(value)")
+        }
+        let written = try JSONValue(checking: json)
+        self.path = "\(ThingRoot.action.name).\(name)"
+        if path.fields.isEmpty {
+            guard case .object(let members) = written, members.count == 1, let inner = written[value] else {
+                throw ApusError(.jsonInvalid, "the JSON for \(self.path) is {\"\(value)\":VALUE}")
+            }
+            bytes = Data(inner.text.utf8)
+        } else {
+            bytes = Data(written.text.utf8)
+        }
+    }
+
+    package init(data: Data) { (path, bytes) = ("", data) }
+}

@@ -1,0 +1,49 @@
+import ApusClient
+import ApusContract
+import ApusCore
+import Foundation
+import Logging
+import NIOPosix
+import Testing
+
+extension Cluster {
+    /// A token as `apus admin token` mints it.
+    func token(_ arguments: String...) throws -> String {
+        let minted = try Self.run(["admin", "token"] + arguments + ["--ttl", "2h", "--dir", directory])
+        try #require(minted.status == 0, "\(minted.all)")
+        return minted.output.trimmingCharacters(in: .whitespacesAndNewlines)
+    }
+
+    /// A session of this process, which connects to the node first. The cluster has three.
+    func session(node: Int, token: String, role: ClientRole = .app) throws -> ClientSession {
+        let endpoints = (0..<3).map { HostPort(host: "127.0.0.1", port: endpointPort((node - 1 + $0) % 3 + 1)) }
+        let session = try ClientSession(
+            configuration: ClientConfiguration(
+                endpoints: endpoints, authorityFile: file("pki/ca.pem"), token: token, role: role),
+            eventLoop: MultiThreadedEventLoopGroup.singleton.next(),
+            log: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() })
+        session.start()
+        return session
+    }
+}
+
+/// Repeats what fails because a node or its owner is on its way.
+@discardableResult
+func eventually<T: Sendable>(_ body: () async throws(ApusError) -> T) async throws -> T {
+    var last = ApusError(.internalFailure)
+    for _ in 0..<200 {
+        do throws(ApusError) { return try await body() } catch { last = error }
+        try await Task.sleep(for: .milliseconds(50))
+    }
+    throw last
+}
+
+/// Expects that the work fails with this number.
+func fails(_ code: ErrorCode, _ body: () async throws(ApusError) -> Void) async {
+    do throws(ApusError) {
+        try await body()
+        Issue.record("no error \(code)")
+    } catch {
+        #expect(error.code == code, "\(error)")
+    }
+}

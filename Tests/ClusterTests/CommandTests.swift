@@ -1,0 +1,249 @@
+import ApusClient
+import ApusContract
+import ApusCore
+import ApusDevice
+import Foundation
+import Logging
+import Synchronization
+import Testing
+
+@Suite("Commands in a cluster (IV-D5, IV-D11, IV-D13, IV-D15)", .serialized, .timeLimit(.minutes(4)))
+struct CommandTests {
+    private static let silent = Logger(label: "test") { _ in SwiftLogNoOpLogHandler() }
+    private static let cam = DeviceID(unchecked: "cam")
+
+    /// A device with a few actions that counts what it carries out.
+    private final class Device: Sendable {
+        let session: ClientSession
+        private let task: Task<Void, Never>
+
+        init(_ session: ClientSession, journal: String? = nil) throws {
+            self.session = session
+            let commands = DeviceCommands(
+                session: session, journal: try journal.map { try CommandJournal(path: $0) }, log: CommandTests.silent)
+            let calls = Calls()
+            commands.onAction("add") { json throws(ApusError) in
+                calls.note(json)
+                return "{\"sum\":\(json)}"
+            }
+            commands.onAction("fail") { _ throws(ApusError) in throw ApusError(.internalFailure, "the motor is stuck") }
+            commands.onAction("busy") { _ throws(ApusError) in throw ApusError(.deviceBusy) }
+            commands.onAction("slow") { json throws(ApusError) in
+                calls.note(json)
+                try? await Task.sleep(for: .seconds(30))
+                return "0"
+            }
+            commands.onData { data throws(ApusError) in
+                guard data.first != 0xff else { throw ApusError(.malformed, "not this") }
+                calls.note("data")
+                return data.reversed()
+            }
+            noted = calls
+            task = Task { _ = try? await commands.run() }
+        }
+
+        private let noted: Calls
+        var counts: [String: Int] { noted.counts }
+
+        /// As if the process had ended.
+        func end() {
+            task.cancel()
+            session.close()
+        }
+    }
+
+    private final class Calls: Sendable {
+        private let state = Mutex<[String: Int]>([:])
+        func note(_ text: String) { state.withLock { $0[text, default: 0] += 1 } }
+        var counts: [String: Int] { state.withLock { $0 } }
+    }
+
+    private static func session(_ cluster: Cluster, node: Int, device: String? = nil) throws -> ClientSession {
+        guard let device else { return try cluster.session(node: node, token: try cluster.token("--role", "app")) }
+        return try cluster.session(
+            node: node, token: try cluster.token("--role", "device", "--device", device), role: .device)
+    }
+
+    @Test(
+        "Actions and data across nodes, with each number of a device's failures, over native, REST and the command line"
+    )
+    func threeNodes() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_060)
+        defer { cluster.down() }
+        let app = try Self.session(cluster, node: 2)
+        await fails(.targetUnknown) { () throws(ApusError) in
+            try await app.sendData([1], to: Self.cam)
+        }
+        let device = try Device(try Self.session(cluster, node: 1, device: "cam"))
+        defer {
+            device.end()
+            app.close()
+        }
+        let cam = Self.cam
+        _ = try await eventually { () throws(ApusError) in
+            try await app.performAction("Action.add", json: #"{"ctlVal":0}"#, on: cam)
+        }
+        let sum = try await app.performAction("Action.add.ctlVal", json: "41", on: cam)
+        #expect(sum == #"{"sum":41}"#)
+        #expect(try await app.exchangeData([1, 2, 3], with: cam) == [3, 2, 1])
+        let big = [UInt8](repeating: 7, count: 30_000)
+        #expect(try await app.exchangeData(big, with: cam) == big)
+        try await app.sendData([9], to: cam)
+        await fails(.messageTooLarge) { () throws(ApusError) in try await app.sendData(big + [1], to: cam) }
+        await fails(.actionFailed) { () throws(ApusError) in
+            _ = try await app.performAction("Action.fail.ctlVal", json: "1", on: cam)
+        }
+        await fails(.deviceBusy) { () throws(ApusError) in
+            _ = try await app.performAction("Action.busy.ctlVal", json: "1", on: cam)
+        }
+        await fails(.actionUnknown) { () throws(ApusError) in
+            _ = try await app.performAction("Action.none.ctlVal", json: "1", on: cam)
+        }
+        await fails(.passToDeviceFailed) { () throws(ApusError) in _ = try await app.exchangeData([0xff], with: cam) }
+        await fails(.pathIllegal) { () throws(ApusError) in
+            _ = try await app.performAction("ProWritable.x", json: "1", on: cam)
+        }
+        await fails(.jsonInvalid) { () throws(ApusError) in
+            _ = try await app.performAction("Action.add.ctlVal", json: "{", on: cam)
+        }
+        // REST at the third node: the number is the same, and an id is carried out once.
+        let token = try cluster.token("--role", "app")
+        let rest = try #require(PlainHTTP(port: cluster.httpPort(3)))
+        let id = String(repeating: "ab", count: 16)
+        let body = #"{"id":"\#(id)","path":"Action.add.ctlVal","json":"5"}"#
+        for _ in 0..<3 {
+            let sent = try #require(rest.exchange("POST", "/v1/devices/cam/commands", token: token, body: body))
+            #expect(sent.status == 200 && sent.body.contains("ANSWERED"), "\(sent.body)")
+        }
+        let failed = try #require(
+            rest.exchange(
+                "POST", "/v1/devices/cam/commands", token: token, body: #"{"path":"Action.fail.ctlVal","json":"1"}"#))
+        #expect(failed.body.contains("20103") && failed.body.contains("the motor is stuck"), "\(failed.body)")
+        let known = try #require(rest.exchange("GET", "/v1/devices/cam/commands/\(id)", token: token))
+        #expect(known.status == 200 && known.body.contains(#"{\"sum\":5}"#), "\(known.body)")
+        #expect(device.counts["5"] == 1 && device.counts["41"] == 1 && device.counts["data"] == 3)
+        let line = try cluster.run("action", "cam", "Action.add", #"{"ctlVal":7}"#, "--node", "3")
+        #expect(line.output == "{\"sum\":7}\n", "\(line.all)")
+
+        await progress(app)
+    }
+
+    private func progress(_ app: ClientSession) async {
+        let cam = Self.cam
+        // The same action in progress is 21000, and a silent device 21002 at the time that was set (IV-D11, IV-D13).
+        let start = ContinuousClock.now
+        async let slow: Void = fails(.answerTimedOut) { () throws(ApusError) in
+            _ = try await app.performAction("Action.slow.ctlVal", json: "1", on: cam, timeout: .seconds(2))
+        }
+        try? await Task.sleep(for: .milliseconds(500))
+        await fails(.duplicateMessage) { () throws(ApusError) in
+            _ = try await app.performAction("Action.slow.ctlVal", json: "2", on: cam)
+        }
+        await slow
+        #expect((.milliseconds(1800) ... .milliseconds(2200)).contains(ContinuousClock.now - start))
+        let slowest = try? await app.commands(of: cam).commands.first
+        #expect(slowest?.status == .acknowledged)
+    }
+
+    @Test("A device that is offline is 8000; with a time to live a command is kept until it is back, in its order")
+    func away() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_100)
+        defer { cluster.down() }
+        let (app, cam) = (try Self.session(cluster, node: 2), Self.cam)
+        defer { app.close() }
+        let first = try Device(try Self.session(cluster, node: 1, device: "cam"))
+        _ = try await eventually { () throws(ApusError) in
+            try await app.performAction("Action.add.ctlVal", json: "0", on: cam)
+        }
+        try await app.setCommandOrder(.afterAnswer, of: cam)
+        first.end()
+        try await eventually { () throws(ApusError) in
+            do throws(ApusError) {
+                try await app.sendData([1], to: cam, timeout: .milliseconds(300))
+            } catch {
+                guard error.code == .targetOffline else { throw error }
+                return
+            }
+            throw ApusError(.internalFailure, "the device is not offline yet")
+        }
+        var ids: [String] = []
+        for number in 1...3 {
+            let queued = try await app.sendCommand(
+                .action(path: "Action.add.ctlVal", json: "\(number)"), to: cam, keptFor: .seconds(60), until: .queued)
+            #expect(queued.status == .queued)
+            ids.append(queued.id)
+        }
+        let short = try await app.sendCommand(
+            .action(path: "Action.add.ctlVal", json: "99"), to: cam, keptFor: .seconds(1), until: .queued)
+        try await app.cancelCommand(ids[1], of: cam)
+        try await Task.sleep(for: .milliseconds(1500))
+        #expect(try await app.command(short.id, of: cam).status == .expired)
+
+        let second = try Device(try Self.session(cluster, node: 3, device: "cam"))
+        defer { second.end() }
+        for index in [0, 2] {
+            try await eventually { () throws(ApusError) in
+                let command = try await app.command(ids[index], of: cam)
+                guard command.status == .answered else { throw ApusError(.internalFailure, "\(command)") }
+            }
+        }
+        #expect(second.counts == ["1": 1, "3": 1])
+        let listed = try await app.commands(of: cam)
+        #expect(listed.order == .afterAnswer)
+        #expect(listed.commands.first { $0.id == ids[1] }?.error?.code == .cancelled)
+        // Asleep, it is not offline: the command waits until it wakes (IV-D9).
+        try await second.session.setAsleep(true)
+        await fails(.answerTimedOut) { () throws(ApusError) in
+            _ = try await app.performAction("Action.add.ctlVal", json: "50", on: cam, timeout: .seconds(1))
+        }
+        async let sum = app.performAction("Action.add.ctlVal", json: "51", on: cam)
+        try await Task.sleep(for: .milliseconds(500))
+        #expect(second.counts["51"] == nil)
+        try await second.session.setAsleep(false)
+        #expect(try await sum == #"{"sum":51}"# && second.counts["50"] == nil)
+    }
+
+    @Test("Nothing accepted is lost and nothing is carried out twice while nodes are killed, and the device with them")
+    func kills() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_140)
+        defer { cluster.down() }
+        let (app, cam, journal) = (try Self.session(cluster, node: 2), Self.cam, cluster.file("journal"))
+        defer { app.close() }
+        let token = try cluster.token("--role", "device", "--device", "cam")
+        var device = try Device(try cluster.session(node: 1, token: token, role: .device), journal: journal)
+        defer { device.end() }
+        _ = try await eventually { () throws(ApusError) in
+            try await app.performAction("Action.add.ctlVal", json: "0", on: cam)
+        }
+        var (number, counts) = (0, [String: Int]())
+        for node in [1, 2, 3] {
+            let pid = try cluster.pid(node)
+            for count in 0..<20 {
+                number += 1
+                if count == 10 { Glibc.kill(pid, SIGKILL) }
+                if count == 15 {
+                    // Its journal has what it did, and what its successor must not do again.
+                    device.end()
+                    counts.merge(device.counts, uniquingKeysWith: +)
+                    device = try await eventually { () throws(ApusError) in
+                        do {
+                            return try Device(
+                                try cluster.session(node: node, token: token, role: .device), journal: journal)
+                        } catch {
+                            throw error as? ApusError ?? ApusError(.internalFailure, "\(error)")
+                        }
+                    }
+                }
+                let sent = number
+                let sum = try await app.sendCommand(
+                    .action(path: "Action.add.ctlVal", json: "\(sent)"), to: cam, keptFor: .seconds(60),
+                    timeout: .seconds(20))
+                #expect(sum.json == "{\"sum\":\(sent)}")
+            }
+            let up = try cluster.run("cluster", "up")
+            try #require(up.status == 0, "\(up.all)")
+        }
+        counts.merge(device.counts, uniquingKeysWith: +)
+        #expect(counts.count == number + 1 && counts.values.allSatisfy { $0 == 1 }, "\(counts)")
+    }
+}
