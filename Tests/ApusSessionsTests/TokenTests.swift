@@ -64,7 +64,7 @@ struct TokenTests {
         }
     }
 
-    @Test("An expired token is 12002, and 30 s of leeway are given for clocks that differ")
+    @Test("An expired token is 12002, and 30 s of leeway are given for clocks that differ (IV-A2)")
     func expiry() async throws {
         let token = try await signer().sign(claims())
         _ = try verifier().verify(token, wallSeconds: Self.now + 60 + 29)

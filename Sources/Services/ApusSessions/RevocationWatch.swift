@@ -32,8 +32,8 @@ package final class RevocationWatch: Sendable {
         throw ApusError(.tokenInvalid, "the token was revoked")
     }
 
-    /// Reads the revocations, first before the first client connects. Returns true if they have changed. Throws 10021 if
-    /// the records cannot be read.
+    /// Reads the revocations, first before the first client connects. Returns true if they have changed. Throws 10021
+    /// if the records cannot be read.
     @discardableResult
     package func load(wallSeconds: Int64) async throws(ApusError) -> Bool {
         let mark = state.withLock { $0.mark }

@@ -11,6 +11,7 @@ struct ReferenceDocument: Sendable, CustomStringConvertible {
     static let all = [
         Self(name: "metrics", make: metrics), Self(name: "errors", make: errors),
         Self(name: "configuration", make: { try ConfigurationReference().text() }),
+        Self(name: "requirements", make: { Requirements.document() }),
     ]
 
     var path: String { "docs/reference/\(name).md" }

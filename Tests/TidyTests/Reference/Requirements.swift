@@ -1,0 +1,112 @@
+import ApusCore
+import Foundation
+
+/// The requirements of devices, accounts and messages, with the tests whose names cite them.
+enum Requirements {
+    struct Row {
+        let id: String
+        let text: String
+        /// It is not built, so no test cites it.
+        let isMissing: Bool
+
+        init(_ id: String, _ text: String, isMissing: Bool = false) {
+            (self.id, self.text, self.isMissing) = (id, text, isMissing)
+        }
+    }
+
+    struct Test {
+        let suite: String
+        let name: String
+    }
+
+    static let rows = [
+        Row("IV-A1", "an integrator registers an end user, who receives an access id", isMissing: true),
+        Row("IV-A2", "an access token expires and can be revoked"),
+        Row("IV-A3", "access for a time, to some devices, or for one use", isMissing: true),
+        Row("IV-A4", "the SDK is set up with options, a delegate and a log level", isMissing: true),
+        Row("IV-A5", "link states: online, offline, token failed, kicked"),
+        Row("IV-A6", "operations are checked against the token"),
+        Row("IV-A7", "offline recovers by itself, a kick by registering again"),
+        Row("IV-B8", "bind a device to a user", isMissing: true),
+        Row("IV-B9", "subscribe to a device's state and events"),
+        Row("IV-B10", "unbind, share and transfer a device", isMissing: true),
+        Row("IV-D1", "the model has four roots"),
+        Row("IV-D2", "the shape of a leaf"),
+        Row("IV-D3", "read a property, or the whole model"),
+        Row("IV-D4", "write a property in two forms"),
+        Row("IV-D5", "an action and its answer"),
+        Row("IV-D6", "add a user property"),
+        Row("IV-D7", "delete a user property"),
+        Row("IV-D8", "change a user property"),
+        Row("IV-D9", "online, offline and asleep"),
+        Row("IV-D10", "property updates once for each subscriber"),
+        Row("IV-D11", "raw data to a device, with and without an answer"),
+        Row("IV-D12", "raw data to a server", isMissing: true),
+        Row("IV-D13", "the same message while one is in flight"),
+        Row("IV-D14", "writes over the local network", isMissing: true),
+        Row("IV-D15", "ids, acknowledgements and repetitions of commands"),
+        Row("IV-E1", "a query for new firmware", isMissing: true),
+    ]
+
+    /// The numbers of the contract (IV-F1), and those that no request, device or SDK raises yet.
+    static let numbers: [Int32] = [
+        8000, 8002, 8003, 8022, 8023, 8024, 8605, 20_001, 20_002, 20_003, 20_004, 20_005, 20_006, 20_007, 20_008,
+        20_009, 20_010, 20_011, 20_012, 20_100, 20_101, 20_102, 20_103, 20_104, 20_105, 21_000, 21_001, 21_002, 21_003,
+        21_004, 21_005, 21_006, 21_007, 21_008, 21_020, 21_021, 21_022, 21_023, 21_024, 21_025, 21_030, 21_031, 21_032,
+        21_033, 21_034, 21_035, 21_036, 21_037,
+    ]
+
+    /// The tests of the repository, in the order of files.
+    static let tests: [Test] = SourceTree.files.filter { $0.path.hasPrefix("Tests/") && $0.isSwift }.flatMap { file in
+        file.text.matches(of: /@(?:Test|Suite)\(\s*"((?:[^"\\]|\\.)*)"/).map { match in
+            Test(suite: String(file.name.dropLast(".swift".count)), name: String(match.1))
+        }
+    }
+
+    /// The tests that cite an id, by itself or in a range such as `IV-D1 to IV-D10`.
+    static func tests(citing id: String) -> [Test] { tests.filter { cites($0.name, id) } }
+
+    static func cites(_ name: String, _ id: String) -> Bool {
+        guard let wanted = parts(id) else { return false }
+        for match in name.matches(of: /(IV-[A-G])([0-9]+)(?: to (IV-[A-G])([0-9]+))?/) where match.1 == wanted.section {
+            guard let first = Int(match.2) else { continue }
+            let last = match.4.flatMap { Int($0) } ?? first
+            if first <= wanted.number, wanted.number <= last { return true }
+        }
+        return false
+    }
+
+    private static func parts(_ id: String) -> (section: Substring, number: Int)? {
+        guard let match = id.wholeMatch(of: /(IV-[A-G])([0-9]+)/), let number = Int(match.2) else { return nil }
+        return (match.1, number)
+    }
+
+    /// The number is raised, and by whom.
+    static func isRaised(_ number: Int32) -> Bool {
+        ErrorCode.explanations.contains { $0.code.number == number && $0.receivers != [.nobody] }
+    }
+
+    static func document() -> String {
+        let table = ReferenceDocument.table(
+            ["id", "requirement", "tests"],
+            rows.map { row in
+                let found = tests(citing: row.id).map { "\($0.suite): \($0.name)" }.sorted()
+                return [row.id, row.text, found.isEmpty ? "not built" : found.joined(separator: "<br>")]
+            })
+        let missing = numbers.filter { !isRaised($0) }
+        return """
+            # Requirements and their tests
+
+            The requirements of devices, accounts and messages, and the tests whose names cite them. `scripts/test`
+            runs the tests, and a tidy test fails if a requirement that is built has none. `scripts/reference` makes
+            this page.
+
+            \(table)
+            ## Numbers
+
+            \(numbers.count - missing.count) of the \(numbers.count) numbers of the contract are raised, as
+            [errors.md](errors.md) says. Not raised: \(missing.map { "\($0)" }.joined(separator: ", ")).
+
+            """
+    }
+}
