@@ -4,6 +4,7 @@ import ApusCore
 import ApusDevice
 import Foundation
 import Logging
+import SwiftProtobuf
 import Synchronization
 import Testing
 
@@ -126,6 +127,44 @@ struct CommandTests {
         #expect(line.output == "{\"sum\":7}\n", "\(line.all)")
 
         await progress(app)
+        try await rights(cluster, app: app, device: device)
+    }
+
+    /// Who may send, and answer, a command (IV-A6).
+    private func rights(_ cluster: Cluster, app: ClientSession, device: Device) async throws {
+        let cam = Self.cam
+        let stranger = try cluster.session(
+            node: 3, token: try cluster.token("--role", "app", "--account", "other"), role: .app)
+        let thief = try cluster.session(
+            node: 3, token: try cluster.token("--role", "device", "--device", "thief"), role: .device)
+        defer {
+            stranger.close()
+            thief.close()
+        }
+        _ = try await eventually { () throws(ApusError) in
+            try await thief.reportProperty(path: "ProReadonly.x.stVal", json: "1")
+        }
+        await fails(.illegalRelation) { () throws(ApusError) in try await stranger.sendData([1], to: cam) }
+        await fails(.illegalRelation) { () throws(ApusError) in _ = try await stranger.commands(of: cam) }
+        await fails(.illegalRelation) { () throws(ApusError) in
+            try await stranger.setCommandOrder(.afterAnswer, of: cam)
+        }
+        await fails(.notAllowed) { () throws(ApusError) in try await thief.sendData([1], to: cam) }
+        await fails(.notAllowed) { () throws(ApusError) in
+            _ = try await app.ask(ClientAnswerCommandRequest.with { $0.id = ClientSession.randomCommandID() })
+        }
+        for id in ["", "x", String(repeating: "g", count: 32), "'; DROP TABLE commands; --"] {
+            await fails(.badParameter) { () throws(ApusError) in _ = try await app.command(id, of: cam) }
+        }
+        // Another device's answer has no effect.
+        let id = ClientSession.randomCommandID()
+        async let answer = app.sendCommand(
+            .action(path: "Action.slow.ctlVal", json: "3"), to: cam, id: id, timeout: .seconds(3))
+        try await Task.sleep(for: .milliseconds(500))
+        _ = try await thief.ask(ClientAnswerCommandRequest.with { ($0.id, $0.json) = (id, "1") })
+        #expect(try await app.command(id, of: cam).status < .answered)
+        _ = try? await answer
+        device.end()
     }
 
     private func progress(_ app: ClientSession) async {

@@ -32,14 +32,18 @@ struct Problem {
     /// The status that makes HTTP clients react correctly to an error (RFC 9110 §15).
     static func status(of code: ErrorCode) -> HTTPResponse.Status {
         switch code {
-        case .malformed, .badParameter, .pathIllegal, .jsonInvalid, .userPropertyName: .badRequest
+        case .malformed, .badParameter, .userPropertyName: .badRequest
+        // JSON within a text, which no schema describes.
+        case .jsonInvalid: .unprocessableContent
         case .tokenInvalid, .tokenExpired: .unauthorized
         case .notAllowed, .illegalRelation: .forbidden
-        case .targetUnknown, .methodUnknown, .propertyUnknown: .notFound
-        case .kicked, .versionConflict, .boundToOtherUser, .boundToThisUser: .conflict
-        case .frameTooLarge: .contentTooLarge
-        case .overloaded, .tooManyConnections, .tooManyStreams: .tooManyRequests
-        case .deadlineExceeded, .answerTimedOut: .gatewayTimeout
+        case .targetUnknown, .methodUnknown, .pathIllegal, .propertyUnknown, .actionUnknown, .callbackUnknown: .notFound
+        case .kicked, .versionConflict, .boundToOtherUser, .boundToThisUser, .duplicateMessage, .actionFailed,
+            .passToDeviceFailed, .cancelled:
+            .conflict
+        case .frameTooLarge, .messageTooLarge: .contentTooLarge
+        case .overloaded, .tooManyConnections, .tooManyStreams, .deviceBusy: .tooManyRequests
+        case .deadlineExceeded, .answerTimedOut, .peerTimedOut: .gatewayTimeout
         case .linkLost, .moved, .noRoute, .noOwnership, .shuttingDown, .unavailable, .targetOffline, .staleEpoch,
             .storageFailed:
             .serviceUnavailable

@@ -36,9 +36,9 @@ extension CommandService {
             return ClientCommand(try await cancel(device, id: try Self.id(request.id), call), device)
         }
         api.on(ClientSetCommandOrderRequest.self) { [self] request, call throws(ApusError) in
-            guard let order = CommandOrder(rawValue: request.order.rawValue), order != .unspecified,
-                (1...3).contains(order.rawValue)
-            else { throw ApusError(.badParameter, "the order is not one of the three") }
+            guard let order = CommandOrder(rawValue: request.order.rawValue), (0...3).contains(order.rawValue) else {
+                throw ApusError(.badParameter, "the order is not one of the three")
+            }
             try await setOrder(order, of: try Self.device(request.device), call)
             return ClientSetCommandOrderResponse()
         }
@@ -129,11 +129,11 @@ extension CommandService {
     private static func until(_ request: ClientSendCommandRequest) throws(ApusError) -> CommandStatus {
         let usual: CommandStatus = request.noAnswer ? .acknowledged : .answered
         guard request.until != .unspecified else { return usual }
-        guard let wanted = CommandStatus(rawValue: request.until.rawValue), (.queued...usual).contains(wanted) else {
-            throw ApusError(
-                .badParameter, "a request waits until its command is queued, sent, acknowledged or answered")
+        guard let wanted = CommandStatus(rawValue: request.until.rawValue), (1...6).contains(wanted.rawValue) else {
+            throw ApusError(.badParameter, "the status is not one of a command")
         }
-        return wanted
+        // Nothing follows the usual one but what ends the command otherwise.
+        return min(wanted, usual)
     }
 }
 
