@@ -91,6 +91,23 @@ struct HandoverStateMachineTests {
         #expect(try complete(moves, &machine, &map, at: now).isEmpty)
     }
 
+    @Test("While nobody uses the shards of a node, 256 move at once and none waits for a pause (D5)")
+    func unused() throws {
+        var map = try map(join("a"), join("b"))
+        var machine = Machine(local: node("a"))
+        _ = machine.handle(.inUse(false), now: at(0))
+        var moves = replicas(in: machine.handle(.mapChanged(map), now: at(0)))
+        for now in [10, 20, 30] {
+            _ = machine.handle(.late, now: at(now))
+            moves = try complete(moves, &machine, &map, at: now)
+            #expect(moves.count == 256 && machine.pause == .zero)
+        }
+        _ = machine.handle(.inUse(true), now: at(40))
+        _ = machine.handle(.late, now: at(40))
+        moves = try complete(moves, &machine, &map, at: 50)
+        #expect(moves.count == 64 && machine.pause == .milliseconds(10))
+    }
+
     /// A machine of the owner `a` that moves a shard to a node that does not stand by for it yet.
     private func moving() throws -> (machine: Machine, map: ClusterMap, move: ShardMove) {
         let map = try map(join("a"), join("b")).atRest().after(join("c"))

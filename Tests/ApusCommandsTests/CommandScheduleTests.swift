@@ -21,7 +21,7 @@ struct CommandScheduleTests {
         var device = Device()
         var now: Int64 = 0
         var configuration = CommandConfiguration()
-        var random: SplitMix
+        var random: SeededRandom
         var number = 0
         /// What senders were told of each command.
         var told: [Data: [CommandStatus]] = [:]
@@ -86,7 +86,7 @@ struct CommandScheduleTests {
         "No command is carried out twice, none that expired is, and none is said to be answered that is not",
         arguments: 0..<300)
     func schedule(seed: Int) throws {
-        var world = World(random: SplitMix(state: UInt64(seed)))
+        var world = World(random: SeededRandom(seed: UInt64(seed)))
         world.queue.order = [CommandOrder.allAtOnce, .afterAcknowledgement, .afterAnswer][seed % 3]
         for _ in 0..<400 {
             Self.step(&world)
@@ -126,17 +126,5 @@ struct CommandScheduleTests {
         for (id, statuses) in world.told {
             #expect(statuses.count == 1, "\(id): \(statuses)")
         }
-    }
-}
-
-private struct SplitMix: RandomNumberGenerator {
-    var state: UInt64
-
-    mutating func next() -> UInt64 {
-        state &+= 0x9e37_79b9_7f4a_7c15
-        var mixed = state
-        mixed = (mixed ^ (mixed >> 30)) &* 0xbf58_476d_1ce4_e5b9
-        mixed = (mixed ^ (mixed >> 27)) &* 0x94d0_49bb_1331_11eb
-        return mixed ^ (mixed >> 31)
     }
 }

@@ -28,6 +28,7 @@ struct CommandTests {
                 return "{\"sum\":\(json)}"
             }
             commands.onAction("fail") { _ throws(ApusError) in throw ApusError(.internalFailure, "the motor is stuck") }
+            commands.onAction("text") { _ throws(ApusError) in "not JSON" }
             commands.onAction("busy") { _ throws(ApusError) in throw ApusError(.deviceBusy) }
             commands.onAction("slow") { json throws(ApusError) in
                 calls.note(json)
@@ -89,10 +90,24 @@ struct CommandTests {
         #expect(try await app.exchangeData([1, 2, 3], with: cam) == [3, 2, 1])
         let big = [UInt8](repeating: 7, count: 30_000)
         #expect(try await app.exchangeData(big, with: cam) == big)
+        // Several of the largest at once, which are more than a replicated state holds.
+        try await withThrowingTaskGroup(of: Void.self) { group in
+            for number in UInt8(10)..<14 {
+                group.addTask {
+                    let sent = [number] + big.dropLast()
+                    let answer = try await app.exchangeData(sent, with: cam)
+                    #expect(answer == sent.reversed())
+                }
+            }
+            try await group.waitForAll()
+        }
         try await app.sendData([9], to: cam)
         await fails(.messageTooLarge) { () throws(ApusError) in try await app.sendData(big + [1], to: cam) }
         await fails(.actionFailed) { () throws(ApusError) in
             _ = try await app.performAction("Action.fail.ctlVal", json: "1", on: cam)
+        }
+        await fails(.actionFailed) { () throws(ApusError) in
+            _ = try await app.performAction("Action.text.ctlVal", json: "1", on: cam, timeout: .seconds(3))
         }
         await fails(.deviceBusy) { () throws(ApusError) in
             _ = try await app.performAction("Action.busy.ctlVal", json: "1", on: cam)
@@ -122,7 +137,7 @@ struct CommandTests {
         #expect(failed.body.contains("20103") && failed.body.contains("the motor is stuck"), "\(failed.body)")
         let known = try #require(rest.exchange("GET", "/v1/devices/cam/commands/\(id)", token: token))
         #expect(known.status == 200 && known.body.contains(#"{\"sum\":5}"#), "\(known.body)")
-        #expect(device.counts["5"] == 1 && device.counts["41"] == 1 && device.counts["data"] == 3)
+        #expect(device.counts["5"] == 1 && device.counts["41"] == 1 && device.counts["data"] == 7)
         let line = try cluster.run("action", "cam", "Action.add", #"{"ctlVal":7}"#, "--node", "3")
         #expect(line.output == "{\"sum\":7}\n", "\(line.all)")
 
@@ -214,6 +229,8 @@ struct CommandTests {
         }
         let short = try await app.sendCommand(
             .action(path: "Action.add.ctlVal", json: "99"), to: cam, keptFor: .seconds(1), until: .queued)
+        let open = try await app.commands(of: cam).commands.prefix { $0.status == .queued }
+        #expect(open.map(\.id) == ids + [short.id], "in the order of their delivery")
         try await app.cancelCommand(ids[1], of: cam)
         try await Task.sleep(for: .milliseconds(1500))
         #expect(try await app.command(short.id, of: cam).status == .expired)

@@ -32,6 +32,24 @@ struct LocalClusterTests {
         }
     }
 
+    @Test("An empty cluster is balanced seconds after its start, and every node ends by itself when it is stopped (D5)")
+    func upAndDown() throws {
+        let start = ContinuousClock.now
+        let cluster = try Cluster(nodes: 3, basePort: 28_730)
+        defer { cluster.down() }
+        // The pauses of moves, which are for clients' requests, would take ten seconds on a busy machine.
+        #expect(ContinuousClock.now - start < .seconds(8), "it took \(ContinuousClock.now - start)")
+        let stop = ContinuousClock.now
+        let down = try cluster.run("cluster", "down", "--json")
+        let report = try JSONSerialization.jsonObject(with: Data(down.output.utf8)) as? [String: Any]
+        #expect((report?["killed"] as? [String])?.isEmpty == true, "\(down.all)")
+        #expect(ContinuousClock.now - stop < .seconds(8), "it took \(ContinuousClock.now - stop)")
+        for node in 1...3 {
+            let log = Cluster.text(cluster.file("n\(node)/log"))
+            #expect(log.contains("The node has left"), "n\(node): \(log.suffix(400))")
+        }
+    }
+
     @Test("Of two commands that start one cluster at once, the second is refused with 10007")
     func twoAtOnce() throws {
         let directory = NSTemporaryDirectory() + "/apus-twice-\(UUID().uuidString)"

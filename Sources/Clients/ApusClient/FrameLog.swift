@@ -143,11 +143,7 @@ public final class FrameLog: Sendable {
         var hash = SHA256()
         // SAFETY: the pointer is used only inside the closure, which the buffer outlives.
         frame.payload.withUnsafeReadableBytes { hash.update(bufferPointer: $0) }
-        for byte in hash.finalize() {
-            bytes.append(hexDigits[Int(byte >> 4)])
-            bytes.append(hexDigits[Int(byte & 15)])
-        }
+        Hexadecimal.append(hash.finalize(), to: &bytes)
         bytes.append(contentsOf: "\",\"at_ns\":\(time.nanoseconds)}\n".utf8)
     }
-    private static let hexDigits = Array("0123456789abcdef".utf8)
 }

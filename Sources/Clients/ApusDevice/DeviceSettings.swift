@@ -19,8 +19,6 @@ public final class DeviceSettings: Sendable {
     private let apply: Apply
     private let log: Logger
 
-    private static let retryDelay = Duration.milliseconds(500)
-
     /// - Parameters:
     ///   - session: the device's own.
     ///   - initial: the settings with their first values, in JSON. A setting that the model has already is applied with
@@ -56,7 +54,7 @@ public final class DeviceSettings: Sendable {
         let path = "ProWritable.\(name).setVal"
         do throws(ApusError) {
             try await apply(
-                repeated { [session, device] () throws(ApusError) in
+                session.untilAnswered { [session, device] () throws(ApusError) in
                     try await session.readProperty(of: device, path: path)
                 })
         } catch {
@@ -66,7 +64,9 @@ public final class DeviceSettings: Sendable {
     }
 
     private func applyPending() async throws(ApusError) {
-        let pending = try await repeated { [session] () throws(ApusError) in try await session.pendingProperties() }
+        let pending = try await session.untilAnswered { [session] () throws(ApusError) in
+            try await session.pendingProperties()
+        }
         for setting in pending { try await apply(setting) }
     }
 
@@ -79,25 +79,8 @@ public final class DeviceSettings: Sendable {
     }
 
     private func report(_ path: String, _ json: String, received: UInt64?) async throws(ApusError) {
-        try await repeated { [session] () throws(ApusError) in
+        try await session.untilAnswered { [session] () throws(ApusError) in
             try await session.reportProperty(path: path, json: json, receivedVersion: received)
-        }
-    }
-
-    /// Repeats a request that changes nothing if it is repeated, until it is answered. Throws what lasts.
-    private func repeated<T: Sendable>(
-        _ request: @Sendable () async throws(ApusError) -> T
-    ) async throws(ApusError) -> T {
-        while true {
-            do throws(ApusError) {
-                return try await request()
-            } catch {
-                let lasting: [ErrorCode] = [
-                    .pathIllegal, .jsonInvalid, .propertyUnknown, .notAllowed, .frameTooLarge, .cancelled,
-                ]
-                guard !lasting.contains(error.code) else { throw error }
-            }
-            guard (try? await Task.sleep(for: Self.retryDelay)) != nil else { throw ApusError(.cancelled) }
         }
     }
 }

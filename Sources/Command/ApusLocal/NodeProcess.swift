@@ -103,15 +103,21 @@ package struct NodeProcess: Sendable {
     }
 
     /// Stops the process with SIGTERM, and with SIGKILL after `grace`. Does nothing if there is no process.
-    package func stop(grace: Duration = .seconds(10)) async throws {
-        guard signal(SIGTERM) else { return }
+    ///
+    /// - Returns: false if it had to be killed.
+    @discardableResult
+    package func stop(grace: Duration = stopGrace) async throws -> Bool {
+        guard signal(SIGTERM) else { return true }
         // A paused process handles SIGTERM only after it continues.
         signal(SIGCONT)
-        if try await !waitUntilGone(grace) {
-            signal(SIGKILL)
-            _ = try await waitUntilGone(.seconds(5))
-        }
+        if try await waitUntilGone(grace) { return true }
+        signal(SIGKILL)
+        _ = try await waitUntilGone(.seconds(5))
+        return false
     }
+
+    /// The time that a process has to end by itself.
+    package static let stopGrace = Duration.seconds(10)
 
     /// Starts the process detached: a session of its own, no terminal, output to its log.
     /// - Parameters:

@@ -32,9 +32,7 @@ struct Problem {
     /// The status that makes HTTP clients react correctly to an error (RFC 9110 §15).
     static func status(of code: ErrorCode) -> HTTPResponse.Status {
         switch code {
-        case .malformed, .badParameter, .userPropertyName: .badRequest
-        // JSON within a text, which no schema describes.
-        case .jsonInvalid: .unprocessableContent
+        case .malformed, .badParameter, .jsonInvalid, .userPropertyName: .badRequest
         case .tokenInvalid, .tokenExpired: .unauthorized
         case .notAllowed, .illegalRelation: .forbidden
         case .targetUnknown, .methodUnknown, .pathIllegal, .propertyUnknown, .actionUnknown, .callbackUnknown: .notFound

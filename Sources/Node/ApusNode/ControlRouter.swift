@@ -61,6 +61,7 @@ final class LateHooks: Sendable {
             try self.entities?.giveStates(shard, epoch, part)
         }
         hooks.releaseEntities = { shard in self.entities?.release(shard) }
+        hooks.isInUse = { self.entities.map { $0.entityCount > 0 } ?? false }
         // Frames of channels on the other side do not come any more, and clients may reach that side.
         hooks.lostMajority = { unheard in
             self.state.withLock { $0.gateway }?.askClientsToLeave(for: unheard.map(\.name))

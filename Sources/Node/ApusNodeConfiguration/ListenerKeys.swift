@@ -66,7 +66,7 @@ extension CommandConfiguration {
         ttlMax = try reader.duration("commands.ttl_max", default: ttlMax)
         resendAfter = try reader.duration("commands.resend_after", default: resendAfter)
         answerTime = try reader.duration("commands.answer_time", default: answerTime)
-        endedMax = try reader.int("commands.ended_max", default: endedMax, in: 1...256)
+        endedMax = try reader.int("commands.ended_max", default: endedMax, in: 1...64)
         endedTime = try reader.duration("commands.ended_time", default: endedTime)
         guard (.seconds(1) ... .seconds(31_536_000)).contains(ttlMax), resendAfter >= .milliseconds(100),
             (.seconds(1) ... .seconds(31_536_000)).contains(answerTime),

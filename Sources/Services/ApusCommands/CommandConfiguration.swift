@@ -2,8 +2,9 @@
 package struct CommandConfiguration: Sendable, Hashable {
     /// Commands of one device that have not ended; one more is refused with 10007. Key `commands.open_max`.
     package var openMax = 64
-    /// The bytes of their contents together; 10007 beyond. Key `commands.open_bytes_max`.
-    package var openByteCountMax = 128 << 10
+    /// Their bytes together, with 288 for each command beside its content and names; 10007 beyond. Key
+    /// `commands.open_bytes_max`.
+    package var openByteCountMax = 144 << 10
     /// Commands of one device that are sent and not acknowledged. Key `commands.sent_max`.
     package var sentMax = 16
     /// The longest time for which a command is kept for a device that is away. Key `commands.ttl_max`.
@@ -22,4 +23,17 @@ package struct CommandConfiguration: Sendable, Hashable {
     package var endedTime: Duration = .seconds(7 * 86_400)
 
     package init() {}
+
+    /// The longest content of a command that is only replicated. A longer one is recorded, whatever its time to live.
+    package static let liveContentByteCountMax = 4 << 10
+
+    /// The bounds of commands that end with their requests. They are replicated, so they take memory at two nodes, and
+    /// all of a device together are one state of at most 64 KiB (`replication.state_bytes_max`).
+    package var live: CommandConfiguration {
+        var live = self
+        live.openByteCountMax = min(openByteCountMax, 24 << 10)
+        live.endedTime = min(endedTime, .seconds(600))
+        live.endedMax = min(endedMax, 8)
+        return live
+    }
 }

@@ -5,8 +5,8 @@ import Foundation
 import SwiftProtobuf
 
 // The commands of a device at the owner of the device's shard, in two queues (docs/decisions/34). Those that are kept
-// for a device that is away are a record (D15), and survive the death of all nodes. Those that end with their requests
-// are replicated, and survive the death of any node.
+// for a device that is away, and long ones, are a record (D15), and survive the death of all nodes. The others end with
+// their requests. They are replicated, and survive the death of any node.
 
 extension EntityKind {
     static let commands = Self(rawValue: 6)
@@ -69,6 +69,7 @@ extension CommandSetOrder: EntityMessage {
 extension CommandCancel: EntityMessage {
     typealias Reply = CommandReport
     static var method: UInt16 { 0x0139 }
+    static var isIdempotent: Bool { true }
 }
 
 /// The owner of a device sends a command to the node of its connection.
@@ -86,10 +87,10 @@ extension CommandReached: NodeMessage {
 
 /// The kinds of entities; the key is the device's id.
 enum CommandQueue: CaseIterable, Sendable {
-    /// Commands with a time to live of their own.
-    case kept
     /// Commands that end with their requests.
     case live
+    /// Commands with a time to live of their own, and long ones.
+    case kept
 
     private static var reminder: String { "advance" }
 
@@ -103,13 +104,7 @@ enum CommandQueue: CaseIterable, Sendable {
     func address(_ device: DeviceID) -> EntityAddress { plain.address(device.rawValue) }
 
     func definition(_ configuration: CommandConfiguration) -> EntityDefinition<CommandState> {
-        var configuration = configuration
-        // What is replicated takes memory at two nodes.
-        if self == .live {
-            configuration.endedTime = min(configuration.endedTime, .seconds(600))
-            configuration.endedMax = min(configuration.endedMax, 8)
-        }
-        return Self.filled(plain, configuration)
+        Self.filled(plain, self == .live ? configuration.live : configuration)
     }
 
     private static func filled(
@@ -153,7 +148,7 @@ enum CommandQueue: CaseIterable, Sendable {
         }
         definition.on(CommandCancel.self) { queue, message, scope throws(ApusError) in
             try change(&queue, &scope, configuration) { queue, now, effects throws(ApusError) in
-                CommandReport(try queue.cancel(message.id, at: now, &effects))
+                CommandReport(try queue.cancel(message.id, configuration, at: now, &effects))
             }
         }
         definition.on(CommandSetOrder.self) { queue, message, scope throws(ApusError) in
@@ -203,7 +198,7 @@ enum CommandQueue: CaseIterable, Sendable {
         }
         for (name, entry) in effects.reached {
             guard let node = NodeName(rawValue: name) else { continue }
-            try scope.tell(node, CommandReached.with { $0.entry = entry })
+            try scope.tell(node, CommandReached.with { ($0.device, $0.entry) = (scope.address.key, entry) })
         }
         // A reminder that comes too early sets the next one, so most commands cost none.
         if let next = queue.nextMs(configuration), !scope.reminders.contains(where: { $0.due > now && $0.due <= next })

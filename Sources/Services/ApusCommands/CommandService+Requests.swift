@@ -102,10 +102,10 @@ extension CommandService {
 
     /// - Throws: 21031 if it is no id.
     private static func id(_ text: String) throws(ApusError) -> Data {
-        guard text.utf8.count == 32, let id = Data(hexadecimal: text) else {
+        guard text.utf8.count == 32, let id = Hexadecimal.bytes(text) else {
             throw ApusError(.badParameter, "a command's id has 32 hexadecimal digits")
         }
-        return id
+        return Data(id)
     }
 
     /// The id that the client chose for the command or its request, or a random one.
@@ -164,7 +164,7 @@ extension ClientCommandDelivery {
     init(_ message: CommandDeliver) {
         self.init()
         let entry = message.entry
-        (id, path, noAnswer) = (entry.id.hexadecimal, entry.path, entry.noAnswer)
+        (id, path, noAnswer) = (Hexadecimal.text(entry.id), entry.path, entry.noAnswer)
         if entry.path.isEmpty { data = entry.content } else { json = String(decoding: entry.content, as: UTF8.self) }
         (ttlMs, acknowledge) = (UInt32(clamping: message.ttlMs), message.acknowledge)
     }
@@ -173,7 +173,7 @@ extension ClientCommandDelivery {
 extension ClientCommand {
     init(_ entry: CommandEntry, _ device: DeviceID) {
         self.init()
-        (id, self.device, path, sender) = (entry.id.hexadecimal, device.rawValue, entry.path, entry.sender)
+        (id, self.device, path, sender) = (Hexadecimal.text(entry.id), device.rawValue, entry.path, entry.sender)
         status = ClientCommandStatus(rawValue: entry.status.rawValue) ?? .unspecified
         (code, message) = (entry.code, entry.message)
         if entry.path.isEmpty { data = entry.answer } else { json = String(decoding: entry.answer, as: UTF8.self) }
@@ -186,35 +186,5 @@ extension CommandAnswer {
         var answer = self
         answer.id = id
         return answer
-    }
-}
-
-extension Data {
-    /// Lowercase digits.
-    package var hexadecimal: String {
-        String(decoding: flatMap { [Self.digit($0 >> 4), Self.digit($0 & 15)] }, as: UTF8.self)
-    }
-
-    /// Nil if the text is not an even number of hexadecimal digits.
-    package init?(hexadecimal text: String) {
-        let digits = Array(text.utf8)
-        guard digits.count.isMultiple(of: 2) else { return nil }
-        var data = Data(capacity: digits.count / 2)
-        for index in stride(from: 0, to: digits.count, by: 2) {
-            guard let high = Self.value(digits[index]), let low = Self.value(digits[index + 1]) else { return nil }
-            data.append(high << 4 | low)
-        }
-        self = data
-    }
-
-    private static func digit(_ value: UInt8) -> UInt8 { value < 10 ? 0x30 + value : 0x57 + value }
-
-    private static func value(_ digit: UInt8) -> UInt8? {
-        switch digit {
-        case 0x30...0x39: digit - 0x30
-        case 0x61...0x66: digit - 0x57
-        case 0x41...0x46: digit - 0x37
-        default: nil
-        }
     }
 }

@@ -29,13 +29,21 @@ package final class CommandService: Service, Sendable {
     private struct Connection: Sendable {
         let connection: any ClientConnection
         let device: DeviceID
+        let shard: ShardID
+    }
+
+    /// Two devices may have commands with the same id.
+    private struct Waiting: Hashable {
+        let device: String
+        let id: Data
     }
 
     private struct State {
         /// By the number of the listener.
         var connections: [UInt64: Connection] = [:]
-        /// By the command's id.
-        var waiting: [Data: [CommandWait]] = [:]
+        /// The numbers of the listeners.
+        var numbers: [ObjectIdentifier: UInt64] = [:]
+        var waiting: [Waiting: [CommandWait]] = [:]
         var epochs: [Epoch] = []
     }
 
@@ -74,7 +82,7 @@ package final class CommandService: Service, Sendable {
         runtime.register(CommandQueue.live.definition(configuration))
         view.observe { [weak self] _, map in self?.mapChanged(map) }
         dispatcher.onTell(CommandDeliver.self) { [weak self] message in self?.deliver(message) }
-        dispatcher.onTell(CommandReached.self) { [weak self] message in self?.reached(message.entry) }
+        dispatcher.onTell(CommandReached.self) { [weak self] message in self?.reached(message) }
     }
 
     private func ref(_ queue: CommandQueue, _ device: DeviceID) -> EntityRef<EntityCell<CommandState>> {
@@ -102,10 +110,12 @@ package final class CommandService: Service, Sendable {
             ($0.sender, $0.waiter) = (call.session.access.rawValue, waiter)
         }
         let wait = CommandWait(until: until)
-        begin(wait, for: id)
-        defer { end(wait, for: id) }
+        let key = Waiting(device: device.rawValue, id: id)
+        begin(wait, for: key)
+        defer { end(wait, for: key) }
         let left = try call.timeLeft()
-        let queue = ref(ttl == nil ? .live : .kept, device)
+        let isShort = content.bytes.count <= CommandConfiguration.liveContentByteCountMax
+        let queue = ref(ttl == nil && isShort ? .live : .kept, device)
         let submitted = try await queue.ask(
             submit.with(ttl: ttl ?? left), timeout: left, call: call.entityCall.withoutRequest)
         var entry = submitted.entry
@@ -134,8 +144,10 @@ package final class CommandService: Service, Sendable {
         let read = CommandRead.with { $0.id = id }
         let live = try await ref(.live, device).ask(read, timeout: try call.timeLeft())
         var both = try await ref(.kept, device).ask(read, timeout: try call.timeLeft())
-        both.entries += live.entries
-        both.entries.sort { ($0.hasEnded ? 1 : 0, -$0.changedMs) < ($1.hasEnded ? 1 : 0, -$1.changedMs) }
+        let all = both.entries + live.entries
+        both.entries =
+            all.filter { !$0.hasEnded }.sorted { $0.createdMs < $1.createdMs }
+            + all.filter(\.hasEnded).sorted { $0.changedMs > $1.changedMs }
         return both
     }
 
@@ -145,8 +157,7 @@ package final class CommandService: Service, Sendable {
         var unknown = ApusError(.targetUnknown)
         for queue in CommandQueue.allCases {
             do throws(ApusError) {
-                return try await ref(queue, device).ask(cancel, timeout: try call.timeLeft(), call: call.entityCall)
-                    .entry
+                return try await ref(queue, device).ask(cancel, timeout: try call.timeLeft()).entry
             } catch {
                 guard error.code == .targetUnknown else { throw error }
                 unknown = error
@@ -169,19 +180,20 @@ package final class CommandService: Service, Sendable {
 
     // MARK: - Requests that wait
 
-    private func begin(_ wait: CommandWait, for id: Data) {
-        state.withLock { $0.waiting[id, default: []].append(wait) }
+    private func begin(_ wait: CommandWait, for key: Waiting) {
+        state.withLock { $0.waiting[key, default: []].append(wait) }
     }
 
-    private func end(_ wait: CommandWait, for id: Data) {
+    private func end(_ wait: CommandWait, for key: Waiting) {
         state.withLock { state in
-            state.waiting[id]?.removeAll { $0 === wait }
-            if state.waiting[id]?.isEmpty ?? false { state.waiting[id] = nil }
+            state.waiting[key]?.removeAll { $0 === wait }
+            if state.waiting[key]?.isEmpty ?? false { state.waiting[key] = nil }
         }
     }
 
-    private func reached(_ entry: CommandEntry) {
-        for wait in state.withLock({ $0.waiting[entry.id] }) ?? [] { wait.reached(entry) }
+    private func reached(_ message: CommandReached) {
+        let key = Waiting(device: message.device, id: message.entry.id)
+        for wait in state.withLock({ $0.waiting[key] }) ?? [] { wait.reached(message.entry) }
     }
 
     // MARK: - Devices
@@ -195,7 +207,11 @@ package final class CommandService: Service, Sendable {
         }
         leave(connection)
         let number = UInt64.random(in: 1...(.max))
-        state.withLock { $0.connections[number] = Connection(connection: connection, device: device) }
+        let shard = CommandQueue.live.address(device).shard
+        state.withLock { state in
+            state.connections[number] = Connection(connection: connection, device: device, shard: shard)
+            state.numbers[ObjectIdentifier(connection)] = number
+        }
         try await announce(number, device, timeout: try call.timeLeft())
         // A connection that ended while its request was on its way.
         if connection.isClosed { leave(connection) }
@@ -203,12 +219,13 @@ package final class CommandService: Service, Sendable {
 
     /// The connection takes no commands any more, or has ended.
     func leave(_ connection: any ClientConnection) {
-        let left = state.withLock { state in
-            let left = state.connections.filter { $0.value.connection === connection }
-            for number in left.keys { state.connections[number] = nil }
-            return left
+        let left = state.withLock { state -> (UInt64, DeviceID)? in
+            guard let number = state.numbers.removeValue(forKey: ObjectIdentifier(connection)),
+                let entry = state.connections.removeValue(forKey: number)
+            else { return nil }
+            return (number, entry.device)
         }
-        for (number, entry) in left { withdraw(number, entry.device) }
+        if let (number, device) = left { withdraw(number, device) }
     }
 
     /// A queue that misses it is notified with the next delivery.
@@ -275,7 +292,7 @@ package final class CommandService: Service, Sendable {
             defer { state.epochs = epochs }
             guard state.epochs != epochs else { return [UInt64]() }
             return state.connections.filter { entry in
-                let shard = Int(CommandQueue.live.address(entry.value.device).shard.rawValue)
+                let shard = Int(entry.value.shard.rawValue)
                 return state.epochs[shard] != epochs[shard]
             }.map(\.key)
         }
@@ -284,13 +301,11 @@ package final class CommandService: Service, Sendable {
 
     /// Announces connections to new owners, until the node stops.
     package func run() async throws {
-        await withGracefulShutdownHandler {
+        await cancelWhenGracefulShutdown {
             await withDiscardingTaskGroup { group in
                 group.addTask { await self.watch() }
                 for _ in 0..<Self.listensMax { group.addTask { await self.announceAll() } }
             }
-        } onGracefulShutdown: {
-            self.workFeed.finish()
         }
     }
 

@@ -21,14 +21,16 @@ import SwiftProtobuf
 extension CommandState {
     /// The longest content and the longest answer (MAX_DATA_SIZE of IV-D11).
     package static let contentByteCountMax = 30_000
-    /// The longest text of a failure.
+    /// The longest text of a failure, in bytes.
     package static let messageByteCountMax = 256
     /// The bytes of the answers of ended commands together. The newest answer is kept in any case.
     package static let endedByteCountMax = 16 << 10
     /// Connections of a device. It has one, or two while it changes nodes.
     package static let listenersMax = 4
     /// Requests that wait for one command. A client that repeats its request at another node adds one.
-    package static let waitersMax = 4
+    package static let waitersMax = 2
+    /// What a command counts beside its content, names and texts: numbers, and the names of the nodes that wait.
+    package static let entryByteCount = 288
     package static let resendAfterMax: Int64 = 60_000
 
     /// What a change causes.
@@ -64,18 +66,16 @@ extension CommandState {
             }
             return wait(message.waiter, for: message.id) ?? known
         }
+        let new = CommandEntry.with {
+            ($0.id, $0.path, $0.content) = (message.id, message.path, message.content)
+            ($0.noAnswer, $0.sender, $0.digest, $0.status) = (message.noAnswer, message.sender, digest, .queued)
+            ($0.createdMs, $0.changedMs, $0.expiresMs) = (now, now, now + message.ttlMs)
+            if message.waiter.until > .queued { $0.waiters = [message.waiter] }
+        }
         guard open.count < configuration.openMax,
-            open.reduce(message.content.count, { $0 + $1.content.count }) <= configuration.openByteCountMax
+            open.reduce(new.byteCount, { $0 + $1.byteCount }) <= configuration.openByteCountMax
         else { throw ApusError(.overloaded, "too many commands wait for the device") }
-        open.append(
-            .with {
-                ($0.id, $0.path, $0.content, $0.noAnswer) = (
-                    message.id, message.path, message.content, message.noAnswer
-                )
-                ($0.sender, $0.digest, $0.status) = (message.sender, digest, .queued)
-                ($0.createdMs, $0.changedMs, $0.expiresMs) = (now, now, now + message.ttlMs)
-                if message.waiter.until > .queued { $0.waiters = [message.waiter] }
-            })
+        open.append(new)
         advance(configuration, at: now, &effects)
         return entry(message.id) ?? open[open.endIndex - 1]
     }
@@ -93,10 +93,14 @@ extension CommandState {
 
     /// A client ends a command that was not sent.
     ///
+    /// - Returns: the command, also if it was cancelled before.
     /// - Throws: 8002 if there is none, 10030 if it was sent or has ended.
-    package mutating func cancel(_ id: Data, at now: Int64, _ effects: inout Effects) throws(ApusError) -> CommandEntry
-    {
+    package mutating func cancel(
+        _ id: Data, _ configuration: CommandConfiguration, at now: Int64, _ effects: inout Effects
+    ) throws(ApusError) -> CommandEntry {
+        advance(configuration, at: now, &effects)
         guard let found = entry(id) else { throw ApusError(.targetUnknown, "there is no such command") }
+        if found.code == ErrorCode.cancelled.number { return found }
         guard found.status == .queued, let index = open.firstIndex(where: { $0.id == id }) else {
             throw ApusError(.versionConflict, "the command was sent already")
         }
@@ -275,6 +279,12 @@ extension CommandEntry {
         }
     }
 
+    /// What it takes of the state, at most.
+    package var byteCount: Int {
+        CommandState.entryByteCount + path.utf8.count + content.count + sender.utf8.count + message.utf8.count
+            + answer.count
+    }
+
     package func hasReached(_ wanted: CommandStatus) -> Bool { hasEnded || status >= wanted }
 
     fileprivate func endMs(_ configuration: CommandConfiguration) -> Int64 {
@@ -292,9 +302,8 @@ extension CommandEntry {
 
     fileprivate mutating func finish(_ status: CommandStatus, _ failure: ApusError?, answer: Data, at now: Int64) {
         (self.status, changedMs, isAssumed, content) = (status, now, false, Data())
-        (code, message) = (
-            failure?.code.number ?? 0, String((failure?.message ?? "").prefix(CommandState.messageByteCountMax))
-        )
+        let text = (failure?.message ?? "").utf8.prefix(CommandState.messageByteCountMax)
+        (code, message) = (failure?.code.number ?? 0, String(decoding: text, as: UTF8.self))
         self.answer = answer
     }
 }
@@ -304,14 +313,9 @@ extension CommandStatus: Comparable {
 }
 
 extension CommandSubmit {
-    /// Tells commands with the same id apart (FNV-1a, 64 bits). No protection against a client that wants two to be
-    /// alike: it would only confuse itself.
+    /// Differs for commands that differ. No protection against a client that wants two to be alike: it would confuse
+    /// only itself.
     var digest: UInt64 {
-        var hash: UInt64 = 0xcbf2_9ce4_8422_2325
-        func add(_ byte: UInt8) { hash = (hash ^ UInt64(byte)) &* 0x100_0000_01b3 }
-        for byte in path.utf8 { add(byte) }
-        add(noAnswer ? 1 : 0)
-        for byte in content { add(byte) }
-        return hash
+        StableHash.hash(content, seed: StableHash.hash(path, seed: noAnswer ? 1 : 0))
     }
 }

@@ -1,5 +1,5 @@
 import ApusContract
-import ApusCore
+package import ApusCore
 import ApusTLS
 import ApusWire
 import Foundation
@@ -269,9 +269,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
     private func over(_ error: ApusError?) {
         guard !isClosed else { return }
         isClosed = true
-        // A request on a connection that broke may have been carried out; one that was refused was not.
-        failCalls(
-            error.map { $0.code == .connectFailed ? ApusError(.linkLost, $0.message) : $0 } ?? ApusError(.linkLost))
+        failCalls(error?.ofRequest ?? ApusError(.linkLost))
         owner?.closed(self, error: error, node: endedBy)
     }
 
@@ -283,6 +281,14 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
 }
 
 extension ApusError {
+    /// What a request receives whose connection ended with this error. Other nodes would answer the same to what ends
+    /// the session and to what the client sent wrongly. Anything else concerns the connection, and the request may have
+    /// been carried out (10008).
+    package var ofRequest: ApusError {
+        let isSame = code.ends(.session) || code == .frameTooLarge || code == .malformed
+        return isSame ? self : ApusError(.linkLost, message)
+    }
+
     /// A node's failure message. Its text is escaped, since it is shown to the user.
     init(_ failure: ClientFailure) {
         self.init(ErrorCode(number: failure.code), UntrustedText.escaped(failure.message))

@@ -177,6 +177,27 @@ extension ClientSession {
 
     // MARK: - Repetition
 
+    private static var answerDelay: Duration { .milliseconds(100) }
+    private static var answerDelayMax: Duration { .seconds(5) }
+
+    /// Repeats a request that changes nothing if it is repeated, until it is answered, with growing delays.
+    ///
+    /// - Throws: what another attempt would be answered too, and 10006 if the task is cancelled.
+    package func untilAnswered<T: Sendable>(
+        _ request: @Sendable () async throws(ApusError) -> T
+    ) async throws(ApusError) -> T {
+        var delay = Self.answerDelay
+        while true {
+            do throws(ApusError) {
+                return try await request()
+            } catch {
+                guard !Self.isLasting(error) || error.code == .answerTimedOut else { throw error }
+            }
+            guard (try? await Task.sleep(for: delay)) != nil else { throw ApusError(.cancelled) }
+            delay = min(delay * 2, Self.answerDelayMax)
+        }
+    }
+
     /// While no node is connected, requests wait for so long.
     private static var reconnectTime: Duration { .seconds(5) }
     private static var repeatDelay: Duration { .milliseconds(50) }

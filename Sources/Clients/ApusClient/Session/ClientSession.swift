@@ -59,7 +59,7 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     private var pingInterval = ClientSession.pingIntervalMin
     /// What is heard, by topic.
     var topics: [String: TopicSubscription] = [:]
-    /// Topics that are not subscribed to for now.
+    /// Topics whose events the node stops while the device sleeps.
     var pausedTopics: Set<String> = []
     /// What waits for its answer.
     let commandsInProgress = CommandsInProgress()

@@ -120,18 +120,13 @@ public final class CommandJournal: Sendable {
 
     private static func line(_ entry: CommandJournalEntry) -> String {
         let text = entry.text
-        return "\(String(checksum(text), radix: 16)) \(text)\n"
+        return "\(String(StableHash.hash(text), radix: 16)) \(text)\n"
     }
 
     private static func entry(_ line: String) -> CommandJournalEntry? {
-        guard let space = line.firstIndex(of: " "), let sum = UInt32(line[..<space], radix: 16) else { return nil }
+        guard let space = line.firstIndex(of: " "), let sum = UInt64(line[..<space], radix: 16) else { return nil }
         let text = line[line.index(after: space)...]
-        return sum == checksum(String(text)) ? CommandJournalEntry(text) : nil
-    }
-
-    /// FNV-1a, 32 bits: it finds damage, and protects against nothing else.
-    private static func checksum(_ text: String) -> UInt32 {
-        text.utf8.reduce(0x811c_9dc5) { ($0 ^ UInt32($1)) &* 0x0100_0193 }
+        return sum == StableHash.hash(text.utf8) ? CommandJournalEntry(text) : nil
     }
 
     private static func failure(_ path: String) -> ApusError {

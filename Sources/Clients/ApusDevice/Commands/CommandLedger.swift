@@ -101,8 +101,8 @@ package enum CommandJournalEntry: Sendable, Equatable {
         case .begun(let id): "B \(id)"
         case .finished(let id): "F \(id)"
         case .ended(let id, let answer):
-            "E \(id) \(answer.isAction ? "a" : "d") \(answer.code) \(Self.hexadecimal(answer.message.utf8)) "
-                + Self.hexadecimal(answer.content)
+            "E \(id) \(answer.isAction ? "a" : "d") \(answer.code) \(Hexadecimal.text(answer.message.utf8)) "
+                + Hexadecimal.text(answer.content)
         }
     }
 
@@ -115,23 +115,12 @@ package enum CommandJournalEntry: Sendable, Equatable {
         case ("B", 2): self = .begun(id)
         case ("F", 2): self = .finished(id)
         case ("E", 6):
-            guard let code = Int32(parts[3]), let message = Self.bytes(parts[4]), let content = Self.bytes(parts[5])
+            guard let code = Int32(parts[3]), let message = Hexadecimal.bytes(parts[4]),
+                let content = Hexadecimal.bytes(parts[5])
             else { return nil }
             let words = String(decoding: message, as: UTF8.self)
             self = .ended(id, .init(code: code, message: words, content: content, isAction: parts[2] == "a"))
         default: return nil
         }
-    }
-
-    private static func hexadecimal(_ bytes: some Sequence<UInt8>) -> String {
-        String(decoding: bytes.flatMap { [digits[Int($0 >> 4)], digits[Int($0 & 15)]] }, as: UTF8.self)
-    }
-
-    private static let digits = Array("0123456789abcdef".utf8)
-
-    private static func bytes(_ text: Substring) -> [UInt8]? {
-        let values = text.utf8.compactMap { Character(UnicodeScalar($0)).hexDigitValue }
-        guard values.count == text.utf8.count, values.count.isMultiple(of: 2) else { return nil }
-        return stride(from: 0, to: values.count, by: 2).map { UInt8(values[$0] << 4 | values[$0 + 1]) }
     }
 }

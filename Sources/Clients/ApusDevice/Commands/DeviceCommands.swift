@@ -50,8 +50,6 @@ public final class DeviceCommands: Sendable {
     public static let openMax = 64
     /// An answer that follows within this time needs no acknowledgement before it.
     private static let acknowledgeDelay = Duration.milliseconds(20)
-    private static let retryDelay = Duration.milliseconds(100)
-    private static let retryDelayMax = Duration.seconds(5)
 
     /// - Parameter journal: nil: after a restart, the device may carry out a command a second time.
     public init(session: ClientSession, journal: CommandJournal? = nil, log: Logger) {
@@ -173,7 +171,8 @@ public final class DeviceCommands: Sendable {
             answer = .init(ApusError(code, error.message), isAction: isAction)
         }
         guard !work.command.noAnswer || answer.code != 0 else {
-            await note(.finished(work.id))
+            // The cluster knows already: a journal without this end would report an interruption.
+            await note(.finished(work.id), isSynced: true)
             return nil
         }
         await note(.ended(work.id, answer))
@@ -182,12 +181,14 @@ public final class DeviceCommands: Sendable {
 
     /// Notes what became of a command, in the journal first.
     ///
+    /// - Parameter isSynced: go on once it is on the disk; nil: unless it says that the cluster has an answer. Without
+    ///   that, the answer is sent once more, which changes nothing.
     /// - Returns: why the journal cannot be written.
     @discardableResult
-    private func note(_ entry: CommandJournalEntry) async -> ApusError? {
+    private func note(_ entry: CommandJournalEntry, isSynced: Bool? = nil) async -> ApusError? {
         if let journal {
-            // Without the end of a command its answer is sent once more, which changes nothing.
-            let isSynced = if case .finished = entry { false } else { true }
+            let isFinished = if case .finished = entry { true } else { false }
+            let isSynced = isSynced ?? !isFinished
             let result = await Self.offPool { () throws(ApusError) in try journal.append(entry, isSynced: isSynced) }
             if case .failure(let error) = result {
                 log.error("The journal of commands cannot be written", metadata: ["apus.error": "\(error)"])
@@ -225,8 +226,30 @@ public final class DeviceCommands: Sendable {
         _ = try? await session.ask(ClientAcknowledgeCommandsRequest.with { $0.ids = [id] })
     }
 
-    /// Sends an answer until the cluster has it.
+    /// Sends an answer until the cluster has it. Instead of one that is refused, such as for its JSON, it sends a
+    /// failure.
     private func send(_ answer: CommandLedger.Answer, to id: String) async {
+        do throws(ApusError) {
+            do throws(ApusError) {
+                try await request(answer, id)
+            } catch {
+                guard error.code != .cancelled else { return }
+                log.error("An answer was refused", metadata: ["apus.command": "\(id)", "apus.error": "\(error)"])
+                let refused = ApusError(.actionFailed, "the cluster refused the device's answer: \(error.message)")
+                try await request(.init(refused, isAction: answer.isAction), id)
+            }
+        } catch {
+            // Nothing more can be sent: the session has ended. After a restart the journal has the answer.
+            return
+        }
+        if case .ended = state.withLock({ $0.ledger[id] }) {
+            await note(.finished(id))
+        } else {
+            state.withLock { $0.ledger.forget(id) }
+        }
+    }
+
+    private func request(_ answer: CommandLedger.Answer, _ id: String) async throws(ApusError) {
         let request = ClientAnswerCommandRequest.with {
             ($0.id, $0.code, $0.message) = (id, answer.code, answer.message)
             if answer.isAction {
@@ -235,25 +258,6 @@ public final class DeviceCommands: Sendable {
                 $0.data = Data(answer.content)
             }
         }
-        var delay = Self.retryDelay
-        while !Task.isCancelled {
-            do throws(ApusError) {
-                _ = try await session.ask(request)
-                break
-            } catch {
-                guard !ClientSession.isLasting(error) || error.code == .answerTimedOut else {
-                    log.error("An answer was refused", metadata: ["apus.command": "\(id)", "apus.error": "\(error)"])
-                    break
-                }
-            }
-            guard (try? await Task.sleep(for: delay)) != nil else { return }
-            delay = min(delay * 2, Self.retryDelayMax)
-        }
-        guard !Task.isCancelled else { return }
-        if case .ended = state.withLock({ $0.ledger[id] }) {
-            await note(.finished(id))
-        } else {
-            state.withLock { $0.ledger.forget(id) }
-        }
+        _ = try await session.untilAnswered { [session] () throws(ApusError) in try await session.ask(request) }
     }
 }

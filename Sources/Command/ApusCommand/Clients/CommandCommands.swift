@@ -1,5 +1,6 @@
 import ApusClient
 import ApusCore
+import ApusLocal
 import ArgumentParser
 import Foundation
 
@@ -32,13 +33,13 @@ struct SendOptions: ParsableArguments {
             until: ttl == nil ? nil : .queued, timeout: .milliseconds(Int64(timeout * 1000)))
         let answer = command.json.isEmpty ? String(decoding: command.data, as: UTF8.self) : command.json
         try output.show(
-            CommandLine(command),
+            CommandReport(command),
             [answer.isEmpty || command.status != .answered ? "\(command.status): \(command.id)" : answer])
     }
 }
 
 /// A command as `--json` has it.
-private struct CommandLine: Encodable {
+private struct CommandReport: Encodable {
     var id: String
     var path: String
     var status: String
@@ -115,20 +116,22 @@ struct CommandsList: AsyncParsableCommand {
 
     private struct Report: Encodable {
         var order: String
-        var commands: [CommandLine]
+        var commands: [CommandReport]
     }
 
     func run() async throws {
         try await options.run { [output = options.output] session, device throws(ApusError) in
             let (commands, order) = try await session.commands(of: device)
-            let lines = commands.map { command in
-                let reason = command.error.map { "  \($0)" } ?? ""
-                let path = command.path.isEmpty ? "data" : command.path
-                return "\(command.id)  \("\(command.status)".padded(to: 12))  \(path)\(reason)"
+            let rows = commands.map { command in
+                [
+                    command.id, "\(command.status)", command.path.isEmpty ? "data" : command.path,
+                    command.error.map { "\($0)" } ?? "",
+                ]
             }
+            let table = TextTable.lines([["ID", "STATUS", "PATH", "REASON"]] + rows)
             try output.show(
-                Report(order: "\(order)", commands: commands.map { CommandLine($0) }),
-                lines.isEmpty ? ["No commands."] : lines)
+                Report(order: "\(order)", commands: commands.map { CommandReport($0) }),
+                rows.isEmpty ? ["No commands."] : table)
         }
     }
 }
@@ -176,8 +179,4 @@ struct CommandsOrder: AsyncParsableCommand {
             try output.show(["order": order.rawValue], ["Commands of \(device) are sent \(order.rawValue)."])
         }
     }
-}
-
-extension String {
-    fileprivate func padded(to width: Int) -> String { self + String(repeating: " ", count: max(0, width - count)) }
 }

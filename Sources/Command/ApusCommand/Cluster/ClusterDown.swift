@@ -20,6 +20,8 @@ struct ClusterDown: AsyncParsableCommand {
         var directory: String
         /// True if the state directory was removed.
         var purged: Bool
+        /// The processes that did not end within the grace period, and were killed.
+        var killed: [String] = []
     }
 
     func run() async throws {
@@ -29,32 +31,40 @@ struct ClusterDown: AsyncParsableCommand {
                 Report(cluster: nil, directory: state.path, purged: false),
                 ["There is no local cluster in \(state.path)."])
         }
-        let mark = try await state.locked {
+        let (mark, killed) = try await state.locked {
             let mark = try state.requireMark()
             // Checked before the nodes are stopped, so that the command ends all of it or nothing.
             if mark.network != nil { try IsolatedNetwork.requireTools() }
-            try await Self.stop(mark.nodes.map { NodeProcess($0.name, in: state) })
+            var killed = try await Self.stop(mark.nodes.map { NodeProcess($0.name, in: state) })
             // After the nodes, which leave the map when they stop.
-            try await Self.stop((mark.stores ?? []).map { try EtcdMember.process($0, in: state, mark) })
+            killed += try await Self.stop((mark.stores ?? []).map { try EtcdMember.process($0, in: state, mark) })
             if mark.network != nil { try IsolatedNetwork(mark, in: state).remove() }
             if purge { try FileManager.default.removeItem(atPath: state.path) }
-            return mark
+            return (mark, killed)
         }
+        let seconds = NodeProcess.stopGrace.components.seconds
         try output.show(
-            Report(cluster: mark.cluster, directory: state.path, purged: purge),
-            ["The cluster \(mark.cluster) is down\(purge ? " and its state is removed" : "")."])
+            Report(cluster: mark.cluster, directory: state.path, purged: purge, killed: killed),
+            killed.map { "\($0) did not end within \(seconds) s and was killed." }
+                + ["The cluster \(mark.cluster) is down\(purge ? " and its state is removed" : "")."])
     }
 
     /// Stops all nodes at once: nodes that stop together need not hand over to each other.
-    static func stop(_ processes: [NodeProcess]) async throws {
-        try await withThrowingTaskGroup(of: Void.self) { group in
+    ///
+    /// - Returns: the names of those that had to be killed.
+    @discardableResult
+    static func stop(_ processes: [NodeProcess]) async throws -> [String] {
+        try await withThrowingTaskGroup(of: String?.self) { group in
             for process in processes {
                 group.addTask {
-                    try await process.stop()
+                    let ended = try await process.stop()
                     try? FileManager.default.removeItem(atPath: process.pidFile)
+                    return ended ? nil : process.name
                 }
             }
-            try await group.waitForAll()
+            var killed: [String] = []
+            for try await name in group { if let name { killed.append(name) } }
+            return killed.sorted()
         }
     }
 }

@@ -22,7 +22,7 @@ struct ClusterRestart: AsyncParsableCommand {
         if let store = node.store(in: local) { return try await restart(store, local) }
         let found = try StateDirectory.node(node.node, in: local.mark)
         let process = NodeProcess(found.name, in: local.directory)
-        try await process.stop()
+        let ended = try await process.stop(grace: Self.stopGrace)
         try await LocalPorts.requireFree(found, in: local.mark.network?.namespace(of: found.name))
         try process.start()
         let deadline = ContinuousClock.now + .seconds(timeout)
@@ -42,8 +42,13 @@ struct ClusterRestart: AsyncParsableCommand {
             try await Task.sleep(for: .milliseconds(100))
         }
         try output.show(
-            NodeOutcome(node: found.name, process: process.state), ["The node \(found.name) was restarted."])
+            NodeOutcome(node: found.name, process: process.state),
+            (ended ? [] : ["\(found.name) did not end within \(Self.stopGrace.components.seconds) s and was killed."])
+                + ["The node \(found.name) was restarted."])
     }
+
+    /// The time that a node has to hand over its shards and end by itself.
+    private static let stopGrace = Duration.seconds(30)
 
     /// Restarts a member of etcd.
     private func restart(_ store: StateDirectory.Store, _ local: LocalCluster) async throws {

@@ -82,6 +82,8 @@ struct ClusterUpgradeRun: Sendable {
     let progress: @Sendable (String) -> Void
 
     private static let pollInterval = Duration.milliseconds(100)
+    /// The time that a drained node has to end by itself.
+    private static let stopGrace = Duration.seconds(20)
 
     /// The checks before an upgrade, without the upgrade.
     func plan() async throws -> UpgradeReport {
@@ -125,7 +127,10 @@ struct ClusterUpgradeRun: Sendable {
         progress("\(node.name): draining")
         try await drain(node)
         progress("\(node.name): restarting with \(build)")
-        try await process.stop(grace: .seconds(20))
+        let grace = Self.stopGrace
+        if try await !process.stop(grace: grace) {
+            progress("\(node.name): it did not end within \(grace.components.seconds) s and was killed")
+        }
         try await LocalPorts.requireFree(node, in: cluster.mark.network?.namespace(of: node.name))
         try process.start(program: program)
         try await wait("\(node.name) is a member again") {

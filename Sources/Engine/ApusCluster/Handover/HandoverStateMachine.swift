@@ -23,7 +23,8 @@ import OrderedCollections
 ///
 /// **Pauses.** Moves use the processors that clients' requests need. When this node's thread runs late, the pauses
 /// between the starts of moves double, up to `pauseMax`; otherwise they halve. All pauses of a series together are at
-/// most `pausesMax`, because a drain has a time-out.
+/// most `pausesMax`, because a drain has a time-out. A node whose shards nobody uses does not pause, and moves more of
+/// them at once (``unusedFactor``).
 ///
 /// A move that only changes the standby ends after `settingStandby`. Every step can be repeated and has its own
 /// deadline. If a deadline passes, or the map changes in the meantime, the move is abandoned: the entities are
@@ -70,6 +71,8 @@ package struct HandoverStateMachine: Sendable {
         case proposalFailed([ShardMove])
         /// This node's thread ran late by `latenessMax` or more.
         case late
+        /// Clients use what this node owns, or nobody does.
+        case inUse(Bool)
         /// Time has passed. Needed every 20 ms.
         case tick
     }
@@ -121,6 +124,9 @@ package struct HandoverStateMachine: Sendable {
         }
     }
 
+    /// So many times the shards move at once while nobody uses what this node owns, as when a cluster starts.
+    package static let unusedFactor = 4
+
     package let local: NodeID
     package let configuration: Configuration
     private var map: ClusterMap?
@@ -140,6 +146,7 @@ package struct HandoverStateMachine: Sendable {
     private var paused = Duration.zero
     /// The thread ran late since the last start.
     private var wasLate = false
+    private var isInUse = true
 
     package init(local: NodeID, configuration: Configuration = Configuration()) {
         self.local = local
@@ -183,7 +190,8 @@ package struct HandoverStateMachine: Sendable {
                 case .catchingUp, .caughtUp, .streaming, .streamed, nil: break
                 }
             }
-        case .late: wasLate = true
+        case .late: wasLate = isInUse
+        case .inUse(let isInUse): self.isInUse = isInUse
         case .tick: expire(now: now, actions: &actions)
         }
         let isTick = if case .tick = input { true } else { false }
@@ -349,6 +357,7 @@ package struct HandoverStateMachine: Sendable {
             if isSource.indices.contains(owner) { isSource[owner] = true }
         }
         let share = Int(Double(map.shards.count) * configuration.movingShareMax)
-        return max(1, min(configuration.movingCountMax, share) / max(1, isSource.count { $0 }))
+        let countMax = min(configuration.movingCountMax, share) * (isInUse ? 1 : Self.unusedFactor)
+        return max(1, countMax / max(1, isSource.count { $0 }))
     }
 }

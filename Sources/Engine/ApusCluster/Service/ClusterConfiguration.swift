@@ -57,6 +57,9 @@ package struct ClusterHooks: Sendable {
     package var giveStates: @Sendable (ShardID, Epoch, StatePart) async throws(ApusError) -> Void
     /// Releases the shard's entities at this node: the hand-over was abandoned.
     package var releaseEntities: @Sendable (ShardID) -> Void
+    /// True while clients use what this node owns, so that its moves of shards give way to their requests. Called on
+    /// the cluster's thread; must not wait.
+    package var isInUse: @Sendable () -> Bool
     /// The condition of the ownership store changed. Called on the cluster's thread; must not wait.
     package var storeChanged: @Sendable (OwnershipStateMachine.StoreCondition) -> Void
     /// This node hears less than half of the members. The argument has those that it does not hear. Called on the
@@ -82,6 +85,7 @@ package struct ClusterHooks: Sendable {
         takeStates = { _ in [] }
         giveStates = { _, _, _ in }
         releaseEntities = { _ in }
+        isInUse = { true }
         storeChanged = { _ in }
         lostMajority = { _ in }
         fenced = {}

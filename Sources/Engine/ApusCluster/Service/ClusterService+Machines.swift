@@ -68,6 +68,7 @@ extension ClusterService {
         if state.value.ownership.isBusy { handle(ownership: .tick) }
         if now >= state.value.nextHandoverTick {
             state.value.nextHandoverTick = now + .milliseconds(20)
+            handle(handover: .inUse(hooks.isInUse()))
             handle(handover: .tick)
         }
     }

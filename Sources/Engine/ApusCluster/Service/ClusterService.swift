@@ -112,7 +112,7 @@ package final class ClusterService: Service {
             handover: HandoverStateMachine(local: identity, configuration: configuration.handover))
         self.state = .makeBoxSendingValue(state, eventLoop: thread.loop)
         // One job of the store, one poll, and per shard at most one wait that was abandoned and one that was not.
-        let bound = 16 + 4 * configuration.handover.movingCountMax
+        let bound = 16 + 4 * configuration.handover.movingCountMax * HandoverStateMachine.unusedFactor
         jobs = WorkQueue(countMax: bound)
     }
 

@@ -11,21 +11,14 @@ package struct BlobID: Sendable, Hashable, Comparable, CustomStringConvertible {
 
     /// Nil if the text is not 64 hexadecimal digits in lower case.
     package init?(_ text: String) {
-        let digits = text.utf8.compactMap { digit -> UInt8? in
-            switch digit {
-            case UInt8(ascii: "0")...UInt8(ascii: "9"): digit - UInt8(ascii: "0")
-            case UInt8(ascii: "a")...UInt8(ascii: "f"): digit - UInt8(ascii: "a") + 10
-            default: nil
-            }
+        guard let bytes = Hexadecimal.bytes(text), bytes.count == Self.byteCount, text == text.lowercased() else {
+            return nil
         }
-        guard digits.count == 2 * Self.byteCount, text.utf8.count == digits.count else { return nil }
-        bytes = stride(from: 0, to: digits.count, by: 2).map { digits[$0] << 4 | digits[$0 + 1] }
+        self.bytes = bytes
     }
 
     /// 64 hexadecimal digits.
-    package var description: String {
-        bytes.map { String($0 >> 4, radix: 16) + String($0 & 15, radix: 16) }.joined()
-    }
+    package var description: String { Hexadecimal.text(bytes) }
 
     package static func < (left: Self, right: Self) -> Bool { left.bytes.lexicographicallyPrecedes(right.bytes) }
 }

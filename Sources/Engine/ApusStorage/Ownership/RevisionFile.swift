@@ -91,7 +91,7 @@ package struct RevisionFile: Sendable, Equatable {
         bytes.append(store.low, byteCount: 8)
         bytes += name
         bytes += value
-        bytes.append(Self.checksum(bytes[...]), byteCount: 8)
+        bytes.append(StableHash.hash(bytes), byteCount: 8)
         return bytes
     }
 
@@ -104,7 +104,7 @@ package struct RevisionFile: Sendable, Equatable {
         let valueCount = Int(bytes.integer(at: 12, byteCount: 4))
         let end = bytes.count - Self.checksumByteCount
         guard Self.headerByteCount + nameCount + valueCount == end,
-            bytes.integer(at: end, byteCount: 8) == Self.checksum(bytes[..<end]),
+            bytes.integer(at: end, byteCount: 8) == StableHash.hash(bytes[..<end]),
             let name = ClusterID(
                 rawValue: String(
                     decoding: bytes[Self.headerByteCount..<(Self.headerByteCount + nameCount)], as: UTF8.self))
@@ -113,16 +113,6 @@ package struct RevisionFile: Sendable, Equatable {
         revision = bytes.integer(at: 16, byteCount: 8)
         store = StoreID(high: bytes.integer(at: 24, byteCount: 8), low: bytes.integer(at: 32, byteCount: 8))
         value = Array(bytes[(Self.headerByteCount + nameCount)..<end])
-    }
-
-    /// FNV-1a with the mixing of ``StableHash``. It detects damage, not forgery.
-    private static func checksum(_ bytes: ArraySlice<UInt8>) -> UInt64 {
-        var hash: UInt64 = 0xcbf2_9ce4_8422_2325
-        for byte in bytes {
-            hash ^= UInt64(byte)
-            hash &*= 0x0000_0100_0000_01b3
-        }
-        return StableHash.mix(hash)
     }
 }
 
