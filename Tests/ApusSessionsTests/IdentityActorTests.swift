@@ -52,6 +52,49 @@ struct IdentityActorTests {
         }
     }
 
+    @Test("A token from before a device was transferred is refused with 12001, and a new one is accepted (IV-B10)")
+    func transfer() async throws {
+        let actor = actor(World())
+        func register(_ account: String, issued: Int64) async throws(ApusError) {
+            var message = registration("s", account: account, instance: 7)
+            message.issuedS = issued
+            _ = try await actor.register(message)
+        }
+        func failure(_ body: () async throws(ApusError) -> Void) async -> ErrorCode? {
+            do throws(ApusError) {
+                try await body()
+                return nil
+            } catch {
+                return error.code
+            }
+        }
+        func right(of account: String, control: Bool = false) async -> ErrorCode? {
+            await failure { () throws(ApusError) in
+                _ = try await actor.inspect(.with { ($0.account, $0.control) = (account, control) })
+            }
+        }
+        func registering(_ account: String, issued: Int64) async -> ErrorCode? {
+            await failure { () throws(ApusError) in try await register(account, issued: issued) }
+        }
+        #expect(await right(of: "acme") == .targetUnknown)
+        try await register("acme", issued: 10)
+        _ = try await actor.relate(.with { ($0.account, $0.change, $0.other) = ("acme", .share, "guest") })
+        #expect(await right(of: "guest") == nil)
+        #expect(await right(of: "guest", control: true) == .notAllowed)
+        #expect(await right(of: "acme", control: true) == nil)
+        #expect(await right(of: "other") == .illegalRelation)
+        _ = try await actor.relate(.with { ($0.account, $0.change, $0.other) = ("acme", .transfer, "other") })
+        for account in ["acme", "guest"] { #expect(await right(of: account) == .illegalRelation) }
+        #expect(await right(of: "other") == nil)
+        for account in ["acme", "other"] { #expect(await registering(account, issued: 10) == .tokenInvalid) }
+        #expect(await registering("other", issued: .max) == nil)
+        #expect(await registering("acme", issued: .max) == .boundToOtherUser)
+        let empty = await failure { () throws(ApusError) in
+            _ = try await actor.relate(.with { $0.account = "other" })
+        }
+        #expect(empty == .malformed)
+    }
+
     @Test(
         "An actor whose shard went elsewhere says nothing when its time comes or a node dies", arguments: [true, false])
     func formerOwner(isOwner: Bool) async throws {

@@ -100,6 +100,54 @@ struct SessionRecordsTests {
         await store.close()
     }
 
+    @Test(
+        "A change of a device's accounts and the rights that it ends are one step, fenced and bounded (IV-B10)",
+        arguments: Kind.allCases)
+    func relations(kind: Kind) async throws {
+        let folder = try Folder()
+        let store = try await kind.store(folder)
+        let records = SessionRecords(store, writer: "n1#1")
+        let guest = AccountID(unchecked: "guest")
+        func relate(
+            _ change: DeviceRelationChange, by client: AccountID?, epoch: Epoch = 4, now: Int64 = 100
+        ) async throws(ApusError) -> DeviceRecord {
+            try await records.relate(device, epoch: epoch, change, by: client, now: now, keepSeconds: 60)
+        }
+        await #expect(throws: ApusError(.targetUnknown, "no such device")) { try await relate(.unbind, by: account) }
+        _ = try await relate(.bind(account), by: nil)
+        _ = try await relate(.share(DeviceShare(account: guest, control: true)), by: account)
+        #expect(try await records.revocations(since: nil, wallSeconds: 100)?.withdrawals == [])
+        #expect(try await records.records(of: guest, after: nil, limit: 9).map(\.device) == [device])
+        let mark = try #require(try await records.revocations(since: nil, wallSeconds: 100)?.mark)
+
+        let after = try await relate(.unshare(guest), by: account)
+        #expect(try await records.record(of: device) == after && after.shares.isEmpty)
+        #expect(try await records.records(of: guest, after: nil, limit: 9).isEmpty)
+        let set = try #require(try await records.revocations(since: mark, wallSeconds: 100))
+        #expect(set.withdrawals.map(\.account) == [guest] && set.withdrawals[0].expires == 160)
+        #expect(RevocationList([], withdrawals: set.withdrawals).hasWithdrawn(guest, from: device))
+        #expect(!RevocationList([], withdrawals: set.withdrawals).hasWithdrawn(account, from: device))
+        #expect(try await records.revocations(since: set.mark, wallSeconds: 100) == nil)
+        // Once more: another number, so that nodes act again.
+        _ = try await relate(.unshare(guest), by: account)
+        let again = try #require(try await records.revocations(since: set.mark, wallSeconds: 100))
+        #expect(again.withdrawals.map(\.account) == [guest] && again.withdrawals != set.withdrawals)
+
+        await #expect(throws: ApusError.self) { try await relate(.unbind, by: account, epoch: 3) }
+        #expect(try await records.record(of: device) == after, "an older epoch changed the record")
+        for number in 1..<SessionRecords.withdrawnMax {
+            _ = try await relate(.unshare(AccountID(unchecked: "a\(number)")), by: account)
+        }
+        let full = ApusError(.overloaded, "the rights to this device were changed too often; try again later")
+        await #expect(throws: full) { try await relate(.unbind, by: account) }
+        #expect(try await records.record(of: device)?.account == account, "half of a change was written")
+        // They expire.
+        let unbound = try await relate(.unbind, by: account, now: 161)
+        #expect(unbound.account == nil && unbound.tokensAfter == 162)
+        #expect(try await records.revocations(since: nil, wallSeconds: 161)?.withdrawals.map(\.account) == [account])
+        await store.close()
+    }
+
     private func identity(
         _ name: String, _ epoch: Epoch, _ sequence: UInt64, expires: Int64 = 100
     ) -> IdentityRecord {

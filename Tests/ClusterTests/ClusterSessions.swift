@@ -4,6 +4,7 @@ import ApusCore
 import Foundation
 import Logging
 import NIOPosix
+import Synchronization
 import Testing
 
 extension Cluster {
@@ -15,15 +16,35 @@ extension Cluster {
     }
 
     /// A session of this process, which connects to the node first. The cluster has three.
-    func session(node: Int, token: String, role: ClientRole = .app) throws -> ClientSession {
+    func session(
+        node: Int, token: String, role: ClientRole = .app, ends: SessionEnds? = nil
+    ) throws -> ClientSession {
         let endpoints = (0..<3).map { HostPort(host: "127.0.0.1", port: endpointPort((node - 1 + $0) % 3 + 1)) }
         let session = try ClientSession(
             configuration: ClientConfiguration(
                 endpoints: endpoints, authorityFile: file("pki/ca.pem"), token: token, role: role),
             eventLoop: MultiThreadedEventLoopGroup.singleton.next(),
-            log: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() })
+            log: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() },
+            onLinkState: { state, error in
+                guard state == .tokenFailed || state == .kicked else { return }
+                ends?.error.withLock { $0 = error }
+            })
         session.start()
         return session
+    }
+}
+
+/// The error that ended a session for good.
+final class SessionEnds: Sendable {
+    let error = Mutex<ApusError?>(nil)
+
+    /// Waits for ten seconds.
+    func isEnded(by code: ErrorCode) async throws -> Bool {
+        for _ in 0..<200 {
+            if let error = error.withLock({ $0 }) { return error.code == code }
+            try await Task.sleep(for: .milliseconds(50))
+        }
+        return false
     }
 }
 

@@ -90,17 +90,7 @@ struct CommandTests {
         #expect(try await app.exchangeData([1, 2, 3], with: cam) == [3, 2, 1])
         let big = [UInt8](repeating: 7, count: 30_000)
         #expect(try await app.exchangeData(big, with: cam) == big)
-        // Several of the largest at once, which are more than a replicated state holds.
-        try await withThrowingTaskGroup(of: Void.self) { group in
-            for number in UInt8(10)..<14 {
-                group.addTask {
-                    let sent = [number] + big.dropLast()
-                    let answer = try await app.exchangeData(sent, with: cam)
-                    #expect(answer == sent.reversed())
-                }
-            }
-            try await group.waitForAll()
-        }
+        try await Self.severalLargest(app)
         try await app.sendData([9], to: cam)
         await fails(.messageTooLarge) { () throws(ApusError) in try await app.sendData(big + [1], to: cam) }
         await fails(.actionFailed) { () throws(ApusError) in
@@ -143,6 +133,20 @@ struct CommandTests {
 
         await progress(app)
         try await rights(cluster, app: app, device: device)
+    }
+
+    /// Several commands of the largest size at once, which are more than a replicated state holds.
+    private static func severalLargest(_ app: ClientSession) async throws {
+        try await withThrowingTaskGroup(of: Void.self) { group in
+            for number in UInt8(10)..<14 {
+                group.addTask {
+                    let sent = [number] + [UInt8](repeating: 7, count: 29_999)
+                    let answer = try await app.exchangeData(sent, with: cam)
+                    #expect(answer == sent.reversed())
+                }
+            }
+            try await group.waitForAll()
+        }
     }
 
     /// Who may send, and answer, a command (IV-A6).

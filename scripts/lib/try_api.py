@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import importlib
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -142,7 +143,8 @@ def run_schemathesis(cluster, token, options):
     done = subprocess.run(
         [TOOLS / "schemathesis", "run", f"http://{cluster.targets[0]}/v1/openapi.json",
          "--header", f"Authorization: Bearer {token}", "--seed", str(options.seed), "-n", str(options.examples)],
-        capture_output=True, text=True, timeout=900, cwd=cluster.directory)
+        capture_output=True, text=True, timeout=900, cwd=cluster.directory,
+        env=os.environ | {"SCHEMATHESIS_HOOKS": "schemathesis_hooks", "PYTHONPATH": str(pathlib.Path(__file__).parent)})
     summary = re.search(r"^\s*(\d+ generated.*)$", done.stdout, re.M)
     say(f"schemathesis: {summary[1] if summary else 'no summary'}")
     if done.returncode:

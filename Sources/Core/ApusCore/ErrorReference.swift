@@ -50,7 +50,8 @@ extension ErrorCode {
         Explanation(
             .illegalRelation, "illegalRelation", [.client], "Use a token of the account that the device belongs to."),
         Explanation(
-            .boundToThisUser, "boundToThisUser", [.nobody], "Reserved by the contract; this release does not return it."
+            .boundToThisUser, "boundToThisUser", [.client],
+            "Nothing is to be done: the device has this account already."
         ),
         Explanation(
             .boundToOtherUser, "boundToOtherUser", [.client],

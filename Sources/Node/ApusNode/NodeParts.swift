@@ -148,6 +148,7 @@ final class NodeParts: Sendable {
         api.addSchemas(clientSchemas)
         api.addTopicRequests(node.topics)
         api.addSessionRequests(requests.sessions, records: node.records)
+        api.addShareRequests(requests.sessions, records: node.records)
         let clock = requests.cluster.view.clock
         api.addTokenRequests(
             records: node.records, signing: signing,

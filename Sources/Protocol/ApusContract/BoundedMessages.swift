@@ -51,6 +51,12 @@ extension ClientRelayCredentialsRequest: BoundedMessage {}
 extension ClientAcknowledgeRequest: BoundedMessage {}
 extension ClientListDevicesRequest: BoundedMessage {}
 extension ClientGetDeviceRequest: BoundedMessage {}
+extension ClientBindDeviceRequest: BoundedMessage {}
+extension ClientUnbindDeviceRequest: BoundedMessage {}
+extension ClientTransferDeviceRequest: BoundedMessage {}
+extension ClientShareDeviceRequest: BoundedMessage {}
+extension ClientUnshareDeviceRequest: BoundedMessage {}
+extension ClientListSharesRequest: BoundedMessage {}
 extension ClientGetPresenceRequest: BoundedMessage {}
 extension ClientReadPropertyRequest: BoundedMessage {}
 extension ClientWritePropertyRequest: BoundedMessage {}

@@ -102,7 +102,7 @@ package final class CommandService: Service, Sendable {
         _ content: CommandContent, id: Data, to device: DeviceID, noAnswer: Bool, ttl: Duration?, until: CommandStatus,
         _ call: ClientCall
     ) async throws(ApusError) -> CommandEntry {
-        let presence = try await sessions.inspect(device, for: call.session, subscribe: false).get()
+        let presence = try await sessions.inspect(device, for: call.session, subscribe: false, control: true).get()
         guard ttl != nil || presence.online != .offline else { throw ApusError(.targetOffline) }
         let waiter = CommandWaiter.with { ($0.node, $0.until) = (view.local.name.rawValue, until) }
         let submit = CommandSubmit.with {
@@ -175,7 +175,7 @@ package final class CommandService: Service, Sendable {
     }
 
     private func inspect(_ device: DeviceID, _ call: ClientCall) async throws(ApusError) {
-        _ = try await sessions.inspect(device, for: call.session, subscribe: false).get()
+        _ = try await sessions.inspect(device, for: call.session, subscribe: false, control: true).get()
     }
 
     // MARK: - Requests that wait

@@ -346,6 +346,26 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         return (revoked, actions)
     }
 
+    /// Ends the sessions of accounts that lost a right to a device, and those of the device with tokens of the account.
+    /// Their clients connect again, and what they use is checked again (IV-B10). Visits all sessions.
+    package mutating func withdrawn(_ lost: [DeviceWithdrawal]) -> (count: Int, actions: [Action]) {
+        guard !lost.isEmpty else { return (0, []) }
+        let devices = Dictionary(grouping: lost, by: \.account).mapValues { Set($0.map(\.device)) }
+        func isConcerned(_ session: Session) -> Bool {
+            guard let devices = devices[session.account] else { return false }
+            if let own = session.device { return devices.contains(own) }
+            return session.role == .app && session.allowedDevices.map { !devices.isDisjoint(with: $0) } ?? true
+        }
+        let concerned = entries.values.filter { !$0.links.isEmpty && isConcerned($0.session) }
+            .sorted { $0.serial < $1.serial }.map(\.session.id)
+        var actions: [Action] = []
+        for id in concerned {
+            guard let index = entries.index(forKey: id) else { continue }
+            actions += end(at: index, ApusError(.linkLost, "the rights to a device were changed"))
+        }
+        return (concerned.count, actions)
+    }
+
     // MARK: - Requests of clients
 
     /// Starts a subscription to a device. Ask the device's owner, and pass the answer to ``subscribed(_:_:_:_:)``.
@@ -523,7 +543,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         at index: Dictionary<String, Entry>.Index, _ answer: EdgeAnswer, _ version: UInt64
     ) -> [Action]? {
         switch answer {
-        case .failed(let error) where error.code == .kicked || error.code == .boundToOtherUser:
+        case .failed(let error) where [.kicked, .boundToOtherUser, .tokenInvalid].contains(error.code):
             entries.values[index].toldVersion = version
             return drop(at: index, error)
         case .failed:

@@ -17,6 +17,11 @@ package actor IdentityActor {
     /// The device's record, once it was read; nil for apps and for unbound devices.
     private var record: DeviceRecord?
     private var isRecordRead = false
+    /// The number of times that the accounts of the device were changed here.
+    private var changeCount = 0
+    private var isChanging = false
+    /// A lost right is kept so much longer than grants are valid: nodes poll, and their clocks differ.
+    private static let keepSecondsMore: Int64 = 60
     /// True once the memory of the identity's clients was read.
     private var isMemoryRead = false
     /// Places whose registration or subscription waits for the records; bounded by the messages in progress.
@@ -38,7 +43,7 @@ package actor IdentityActor {
         let place = try SessionPlace(message.place)
         let arrival = arrives(place)
         defer { arrivals[arrival] = nil }
-        if address.kind == .device { try await bind(to: message.account) }
+        if address.kind == .device { try await bind(to: message.account, issued: message.issuedS) }
         await readMemory()
         try checkStillHere(arrival)
         var order: SessionOrder?
@@ -72,15 +77,20 @@ package actor IdentityActor {
     }
 
     /// Returns the device's presence if the account may access it, and subscribes the place if requested.
-    /// Throws 8002 if the device was never bound, 8003 if it is bound to another account, 10007 if it has too many
-    /// subscribers, 10006 if the place was gone before the records were read.
+    /// Throws 8002 if the device is not known, 8003 if the account has no right to it, 12004 if it may not control it,
+    /// 10007 if it has too many subscribers, 10006 if the place was gone before the records were read.
     package func inspect(_ message: SessionInspect) async throws(ApusError) -> SessionInspected {
         let place = message.subscribe ? try SessionPlace(message.place) : nil
         let arrival = place.map { arrives($0) }
         defer { if let arrival { arrivals[arrival] = nil } }
         try await readRecord()
-        guard let account = record?.account else { throw ApusError(.targetUnknown, "no such device") }
-        guard account.rawValue == message.account else { throw ApusError(.illegalRelation) }
+        guard let record else { throw ApusError(.targetUnknown, "no such device") }
+        guard let right = AccountID(rawValue: message.account).flatMap({ record.right(of: $0) }) else {
+            throw ApusError(.illegalRelation)
+        }
+        guard !message.control || right != .view else {
+            throw ApusError(.notAllowed, "the device is shared with this account for watching and reading only")
+        }
         if let place, let arrival {
             try checkStillHere(arrival)
             let (isAccepted, actions) = machine.subscribe(place, now: .now())
@@ -91,6 +101,34 @@ package actor IdentityActor {
             $0.online = machine.presence.online.rawValue
             $0.time = machine.presence.time
         }
+    }
+
+    /// Changes which accounts may use the device (IV-B8, IV-B10). Durable on return; other nodes read it soon after.
+    ///
+    /// - Throws: as ``SessionRecords/relate(_:epoch:_:by:now:keepSeconds:)``.
+    package func relate(_ message: SessionRelate) async throws(ApusError) -> SessionRelated {
+        let change = try DeviceRelationChange(message)
+        let client = AccountID(rawValue: message.account)
+        guard let device = DeviceID(rawValue: address.key), client != nil || message.account.isEmpty else {
+            throw ApusError(.malformed)
+        }
+        guard !isChanging else {
+            throw ApusError(.versionConflict, "another change of the device's accounts is in progress")
+        }
+        isChanging = true
+        defer { isChanging = false }
+        record = try await context.records.relate(
+            device, epoch: epoch, change, by: client, now: context.clusterSeconds(),
+            keepSeconds: context.configuration.grantLifetime.components.seconds + Self.keepSecondsMore)
+        isRecordRead = true
+        changeCount += 1
+        log.notice(
+            "The accounts of a device were changed",
+            metadata: [
+                LogKey.device: "\(device)", LogKey.account: "\(record?.account?.rawValue ?? "none")",
+                LogKey.count: "\(record?.shares.count ?? 0)",
+            ])
+        return SessionRelated()
     }
 
     /// Ends a place's subscription to the device.
@@ -151,20 +189,29 @@ package actor IdentityActor {
         }
     }
 
-    /// Binds the device to the account of its token, once. Later tokens must name the same account (8023).
-    private func bind(to text: String) async throws(ApusError) {
+    /// Binds the device to the account of its token, once. Later tokens must name the same account (8023). A token that
+    /// was issued before the device was unbound or transferred is refused (12001).
+    private func bind(to text: String, issued: Int64) async throws(ApusError) {
         guard let account = AccountID(rawValue: text) else { throw ApusError(.malformed) }
         try await readRecord()
+        guard issued >= record?.tokensAfter ?? 0 else {
+            throw ApusError(.tokenInvalid, "the device was unbound or transferred after its token was issued")
+        }
         if let bound = record?.account {
             guard bound == account else { throw ApusError(.boundToOtherUser) }
             return
         }
         guard let device = DeviceID(rawValue: address.key) else { throw ApusError(.malformed) }
-        let new = DeviceRecord(
-            device: device, account: account, boundAtUnixMilliseconds: wallSeconds() * 1000,
-            lastSeenUnixMilliseconds: wallSeconds() * 1000, epoch: epoch)
+        var new = record ?? DeviceRecord(device: device, epoch: epoch)
+        (new.account, new.epoch) = (account, epoch)
+        new.boundAtUnixMilliseconds = wallSeconds() * 1000
+        new.lastSeenUnixMilliseconds = new.boundAtUnixMilliseconds
+        let before = changeCount
         // One conditional write: of two concurrent registrations, the second finds the account of the first.
         let bound = try await context.records.bind(new)
+        guard changeCount == before else {
+            throw ApusError(.versionConflict, "the accounts of the device were changed in the meantime")
+        }
         record = bound
         isRecordRead = true
         guard bound.account == account else { throw ApusError(.boundToOtherUser) }
@@ -196,7 +243,7 @@ package actor IdentityActor {
 }
 
 /// The wall clock, in Unix seconds. For display; never used for decisions.
-func wallSeconds() -> Int64 { Int64(Date().timeIntervalSince1970) }
+@Sendable package func wallSeconds() -> Int64 { Int64(Date().timeIntervalSince1970) }
 
 /// What identity actors share: the records, and the messages to the edges.
 /// Isolation: `Sendable`. Closures are called from actors and must not block.
@@ -212,6 +259,8 @@ package struct IdentityContext: Sendable {
     let isIdle: @Sendable (EntityAddress) -> Void
     /// Writes the memory of an identity's clients.
     let remember: @Sendable (EntityAddress, PresenceStateMachine.Memory) -> Void
+    /// The cluster's time, in Unix seconds.
+    let clusterSeconds: @Sendable () -> Int64
     /// Reads the written memory. Throws 10021 if it cannot be read.
     let memory: @Sendable (EntityAddress) async throws(ApusError) -> PresenceStateMachine.Memory?
 
@@ -223,12 +272,13 @@ package struct IdentityContext: Sendable {
         wake: @escaping @Sendable (IdentityActor, _ at: MonotonicTime) -> Void,
         isIdle: @escaping @Sendable (EntityAddress) -> Void,
         remember: @escaping @Sendable (EntityAddress, PresenceStateMachine.Memory) -> Void,
+        clusterSeconds: @escaping @Sendable () -> Int64 = wallSeconds,
         memory: @escaping @Sendable (EntityAddress) async throws(ApusError) -> PresenceStateMachine.Memory?
     ) {
         (self.configuration, self.records) = (configuration, records)
         (self.kick, self.push, self.isOwner) = (kick, push, isOwner)
         (self.wake, self.isIdle) = (wake, isIdle)
-        (self.remember, self.memory) = (remember, memory)
+        (self.remember, self.memory, self.clusterSeconds) = (remember, memory, clusterSeconds)
     }
 }
 

@@ -12,7 +12,13 @@ import Synchronization
 package final class RevocationWatch: Sendable {
     private let records: SessionRecords
     private let log: Logger
-    private let state = Mutex<(list: RevocationList, mark: RevocationMark?)>((RevocationList(), nil))
+    private struct State {
+        var list = RevocationList()
+        var mark: RevocationMark?
+        /// Rights that were lost since the sessions were last looked at.
+        var lost: [DeviceWithdrawal] = []
+    }
+    private let state = Mutex(State())
     /// The number of revocations in effect.
     private let kept = Gauge(label: "apus_sessions_revocations")
     /// The number of sessions that were ended, and of sign-ins that were refused, because their token was revoked.
@@ -38,10 +44,21 @@ package final class RevocationWatch: Sendable {
     package func load(wallSeconds: Int64) async throws(ApusError) -> Bool {
         let mark = state.withLock { $0.mark }
         guard let read = try await records.revocations(since: mark, wallSeconds: wallSeconds) else { return false }
-        let list = RevocationList(read.records)
-        state.withLock { $0 = (list, read.mark) }
+        let list = RevocationList(read.records, withdrawals: read.withdrawals)
+        state.withLock { state in
+            state.lost += list.newWithdrawals(since: state.list)
+            (state.list, state.mark) = (list, read.mark)
+        }
         kept.record(list.count)
         return true
+    }
+
+    /// The rights that were lost since the last call.
+    func takeLost() -> [DeviceWithdrawal] {
+        state.withLock { state in
+            defer { state.lost = [] }
+            return state.lost
+        }
     }
 
     /// Polls until the task is cancelled. After a change it calls `changed`, and again until `changed` has returned

@@ -41,6 +41,11 @@ extension SessionSleep: EntityMessage {
     package var isWithinBounds: Bool { place.isWithinBounds }
 }
 
+extension SessionRelate: EntityMessage {
+    package typealias Reply = SessionRelated
+    package static var method: UInt16 { 0x0106 }
+}
+
 /// An owner notifies an edge that a session was superseded.
 extension SessionKick: NodeMessage {
     package typealias Reply = SessionForgotten

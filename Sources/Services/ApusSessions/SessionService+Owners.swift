@@ -83,7 +83,7 @@ extension SessionService {
 
     func place(of session: String) -> SessionPlace { SessionPlace(node: view.local, session: session) }
 
-    private func ask<M: EntityMessage>(
+    func ask<M: EntityMessage>(
         _ kind: EntityKind, _ key: String, _ message: M
     ) async throws(ApusError) -> M.Reply {
         try await entities.ref(IdentityActor.self, EntityAddress(kind: kind, key: key))
@@ -112,6 +112,7 @@ extension SessionService {
             $0.asleep = isAsleep
             $0.again = again
             $0.instance = session.instance
+            $0.issuedS = session.token.issuedAt
             if session.order != .none { $0.order = session.order.message }
         }
         do throws(ApusError) {
@@ -131,10 +132,13 @@ extension SessionService {
         return await failure(session.entityKind, session.entityKey, message)
     }
 
-    func ask(_ device: DeviceID, for session: Session, subscribe: Bool) async -> Result<Presence, ApusError> {
+    func ask(
+        _ device: DeviceID, for session: Session, subscribe: Bool, control: Bool = false
+    ) async -> Result<Presence, ApusError> {
         let message = SessionInspect.with {
             $0.account = session.account.rawValue
             $0.subscribe = subscribe
+            $0.control = control
             $0.place = place(of: session.id).message
         }
         do throws(ApusError) {

@@ -26,6 +26,12 @@ extension SessionService {
                 ])
         }
         perform(actions)
+        let lost = revocations.takeLost()
+        let (count, ends) = state.withLock { $0.edge.withdrawn(lost) }
+        if count > 0 {
+            log.info("Sessions were ended to check their rights again", metadata: [LogKey.count: "\(count)"])
+        }
+        perform(ends)
         guard let relayIssuer else { return true }
         return relayIssuer.endRevoked { user, expires in
             guard let user = RelayUser(user, expires: expires) else { return false }

@@ -3,7 +3,7 @@ import ApusContract
 package import ApusCore
 package import ApusStorage
 package import ApusTransport
-import ApusWire
+package import ApusWire
 import CoreMetrics
 import Foundation
 package import Logging
@@ -136,6 +136,7 @@ package final class SessionService: Service, Sendable {
             wake: { [weak self] actor, time in self?.wake(actor, at: time) },
             isIdle: { [weak self] address in self?.entities.passivate(address) },
             remember: { [weak self] address, newest in self?.remember(address, newest, in: memory) },
+            clusterSeconds: { [view] in view.clock.wallSeconds() },
             memory: { address throws(ApusError) in try await memory.memory(of: address.name) })
         for kind in [EntityKind.device, .app] {
             let options = EntityOptions<IdentityActor>(make: { [weak self, log] entity in
@@ -153,6 +154,7 @@ package final class SessionService: Service, Sendable {
                 handlers.on(SessionInspect.self) { actor, message throws(ApusError) in try await actor.inspect(message)
                 }
                 handlers.on(SessionForget.self) { actor, message throws(ApusError) in try await actor.forget(message) }
+                handlers.on(SessionRelate.self) { actor, message throws(ApusError) in try await actor.relate(message) }
                 handlers.on(SessionSleep.self) { actor, message throws(ApusError) in try await actor.sleep(message) }
             }
         }
@@ -199,15 +201,17 @@ package final class SessionService: Service, Sendable {
 
     // MARK: - For the edges
 
-    /// Checks the permission to play, and returns the presence. Fails with 8002, 8003, 12004, and 10007 beyond a limit.
+    /// Checks the permission to use a device, and returns the presence. Fails with 8002, 8003, 12004, and 10007 beyond
+    /// a limit.
+    /// - Parameter control: also to change settings and to send commands (IV-B10).
     package func inspect(
-        _ device: DeviceID, for session: Session, subscribe: Bool
+        _ device: DeviceID, for session: Session, subscribe: Bool, control: Bool = false
     ) async -> Result<Presence, ApusError> {
         guard session.role == .app else { return .failure(ApusError(.notAllowed, "only an app may watch a device")) }
         guard session.allowedDevices?.contains(device) ?? true else {
             return .failure(ApusError(.notAllowed, "the token does not name this device"))
         }
-        guard subscribe else { return await ask(device, for: session, subscribe: false) }
+        guard subscribe else { return await ask(device, for: session, subscribe: false, control: control) }
         switch state.withLock({ $0.edge.subscribing(session.id, device) }) {
         case .failure(let error):
             noteRefusal(error)
@@ -221,9 +225,31 @@ package final class SessionService: Service, Sendable {
         }
     }
 
-    /// True if another node granted this session the permission to play the device.
+    /// True if another node granted this session the permission to play the device. If the account lost a right to it
+    /// since, the device's owner decides.
     package func isGranted(_ grant: [UInt8], _ session: Session, device: DeviceID) -> Bool {
-        sealer.allows(grant, session, device: device, wallSeconds: wallSeconds())
+        !revocations.list.hasWithdrawn(session.account, from: device)
+            && sealer.allows(grant, session, device: device, wallSeconds: wallSeconds())
+    }
+
+    /// Changes which accounts may use a device (IV-B8, IV-B10). Durable on return; every node acts on it within a
+    /// second.
+    ///
+    /// - Throws: 12004 if the token does not name the device; 8002, 8003, 8022, 8023, 10007 and 10030 as
+    ///   ``DeviceRecord/apply(_:by:now:)``.
+    package func relate(
+        _ device: DeviceID, _ change: SessionRelate.Change, _ other: AccountID?, control: Bool = false,
+        for session: Session
+    ) async throws(ApusError) {
+        guard session.allowedDevices?.contains(device) ?? true else {
+            throw ApusError(.notAllowed, "the token does not name this device")
+        }
+        _ = try await ask(
+            .device, device.rawValue,
+            SessionRelate.with {
+                $0.account = session.role == .admin ? "" : session.account.rawValue
+                ($0.change, $0.other, $0.control) = (change, other?.rawValue ?? "", control)
+            })
     }
 
     /// A grant to play a device. Every node accepts it for ``SessionConfiguration/grantLifetime``, or until the

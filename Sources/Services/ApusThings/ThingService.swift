@@ -115,7 +115,7 @@ package struct ThingService: Sendable {
         _ text: String, _ message: M, _ call: ClientCall
     ) async throws(ApusError) -> ClientWritePropertyResponse where M.Reply == ThingChanged {
         let device = try Self.device(text, call.session)
-        if call.session.device == nil { _ = try await presence(of: device, for: call.session) }
+        if call.session.device == nil { _ = try await presence(of: device, for: call.session, control: true) }
         let changed = try await thing(device).ask(message, timeout: try call.timeLeft(), call: call.entityCall)
         if changed.version > changed.previousVersion {
             let event = ClientPropertyChanged.with {
@@ -150,9 +150,11 @@ package struct ThingService: Sendable {
     }
 
     /// Whether the device is online. Throws 8002, 8003 and 12004 if the session may not know.
-    private func presence(of device: DeviceID, for session: Session) async throws(ApusError) -> Presence {
+    private func presence(
+        of device: DeviceID, for session: Session, control: Bool = false
+    ) async throws(ApusError) -> Presence {
         guard let own = session.device else {
-            return try await sessions.inspect(device, for: session, subscribe: false).get()
+            return try await sessions.inspect(device, for: session, subscribe: false, control: control).get()
         }
         guard own == device else { throw ApusError(.notAllowed, "a device hears of its own model only") }
         return Presence(online: .online, time: 0)

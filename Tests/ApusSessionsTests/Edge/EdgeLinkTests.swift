@@ -170,4 +170,28 @@ struct EdgeLinkTests {
             ])
         #expect(bench.machine.held("c")?.links == [2])
     }
+
+    @Test("Sessions of an account that lost a right to a device end, so that it is checked again (IV-B10)")
+    func withdrawn() {
+        var bench = Bench()
+        for (link, id) in ["b", "a"].enumerated() { bench.open(id, link) }
+        func lost(_ account: String) -> [DeviceWithdrawal] {
+            [
+                DeviceWithdrawal(
+                    device: Bench.camera, account: AccountID(unchecked: account), number: 1, expires: .max)
+            ]
+        }
+        #expect(bench.machine.withdrawn(lost("other")).count == 0)
+        #expect(bench.machine.withdrawn([]).count == 0)
+        let (count, actions) = bench.machine.withdrawn(lost("acme"))
+        #expect(count == 2)
+        #expect(
+            bench.said(actions) == [
+                .end([0], .linkLost), .ask(.unregister, "b"), .end([1], .linkLost), .ask(.unregister, "a"),
+            ])
+        // The clients are there again, and nothing new is lost.
+        bench.settle()
+        bench.open("a", 3)
+        #expect(bench.machine.withdrawn([]).count == 0 && bench.machine.held("a")?.links == [3])
+    }
 }

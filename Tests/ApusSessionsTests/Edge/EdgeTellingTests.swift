@@ -77,7 +77,8 @@ struct EdgeTellingTests {
     }
 
     @Test(
-        "A session that its owner does not know as the newest ends", arguments: [ErrorCode.kicked, .boundToOtherUser])
+        "A session that its owner does not know as the newest ends",
+        arguments: [ErrorCode.kicked, .boundToOtherUser, .tokenInvalid])
     func superseded(code: ErrorCode) {
         var bench = Bench()
         _ = bench.resume(Bench.session("s", order: Bench.order(5)), 1)

@@ -297,6 +297,8 @@ extension ClientSession: ClientConnectionOwner {
         if connection === active { active = nil }
         if connection === retiring { retiring = nil }
         if let error { lastError = error }
+        // The token itself decides at the next node, not the session that it had opened.
+        if error?.code.ends(.sessionByTwoNodes) ?? false { ticket = Data() }
         run(machine.closed(connection.id, error: error, node: node, now: .now()))
     }
 }

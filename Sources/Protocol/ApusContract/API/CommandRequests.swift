@@ -6,7 +6,7 @@ extension ClientSendCommandRequest: ClientRequestMessage {
         ClientRequestInfo(
             56, "commands.send", .post("/v1/devices/{device}/commands"), roles: .app, isIdempotent: false,
             fields: [
-                "device": .identifier, "id": .optionalCommand, "ttl_seconds": FieldRule(range: 0...31_536_000),
+                "device": .identifier, "id": .optionalCommand, "ttl_seconds": FieldRule(range: 0...604_800),
             ],
             "Send a device an action or raw data, and wait until it is answered.")
     }

@@ -7,6 +7,8 @@ public struct FieldRule: Sendable, Hashable {
     /// The number of items of a repeated field.
     public var itemCount: ClosedRange<Int>?
     public var isRequired: Bool
+    /// The text is JSON.
+    public var isJSON = false
 
     public init(
         pattern: String? = nil, range: ClosedRange<Int>? = nil, itemCount: ClosedRange<Int>? = nil,
@@ -14,6 +16,13 @@ public struct FieldRule: Sendable, Hashable {
     ) {
         (self.pattern, self.range, self.itemCount, self.isRequired) = (pattern, range, itemCount, isRequired)
     }
+
+    /// A text that is JSON.
+    public static let json: Self = {
+        var rule = Self(isRequired: true)
+        rule.isJSON = true
+        return rule
+    }()
 
     /// An id of a device, an account, a node or a client.
     public static let identifier = Self(pattern: "^[A-Za-z0-9._-]{1,63}$", isRequired: true)

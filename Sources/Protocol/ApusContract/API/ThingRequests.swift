@@ -15,7 +15,7 @@ extension ClientWritePropertyRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             51, "properties.write", .post("/v1/devices/{device}/properties"), roles: .app, isIdempotent: false,
-            fields: ["device": .identifier, "path": .path, "if_version": .version],
+            fields: ["device": .identifier, "path": .path, "json": .json, "if_version": .version],
             "Write a setting of a device or a user property. The device receives a setting when it is connected.")
     }
 }
@@ -25,7 +25,7 @@ extension ClientAddUserPropertyRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             52, "properties.add", .post("/v1/devices/{device}/user-properties/{name}"), roles: .app,
-            isIdempotent: false, fields: ["device": .identifier, "name": .propertyName],
+            isIdempotent: false, fields: ["device": .identifier, "name": .propertyName, "json": .json],
             "Add a user property to a device's model, or replace it.")
     }
 }
@@ -45,7 +45,7 @@ extension ClientReportPropertyRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             54, "properties.report", .post("/v1/properties"), roles: .device, isIdempotent: false,
-            fields: ["path": .path, "received_version": .version],
+            fields: ["path": .path, "json": .json, "received_version": .version],
             "Report a state, the value of a setting, or an action of this device.")
     }
 }

@@ -97,6 +97,9 @@ public nonisolated struct SessionRegister: Sendable {
   /// Clears the value of `order`. Subsequent reads from it will return its default value.
   public mutating func clearOrder() {self._order = nil}
 
+  /// when its token was issued, in Unix seconds
+  public var issuedS: Int64 = 0
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -185,6 +188,9 @@ public nonisolated struct SessionInspect: Sendable {
   /// Clears the value of `place`. Subsequent reads from it will return its default value.
   public mutating func clearPlace() {self._place = nil}
 
+  /// the account must also be allowed to change settings and to send commands
+  public var control: Bool = false
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -265,6 +271,95 @@ public nonisolated struct SessionSleep: Sendable {
 }
 
 public nonisolated struct SessionSlept: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+/// 0x0106 to a device: changes which accounts may use it (IV-B8, IV-B10).
+public nonisolated struct SessionRelate: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// that of the client; empty for an operator
+  public var account: String = String()
+
+  public var change: SessionRelate.Change = .unspecified
+
+  public var other: String = String()
+
+  /// of a share
+  public var control: Bool = false
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public nonisolated enum Change: SwiftProtobuf.Enum, Swift.CaseIterable {
+    public typealias RawValue = Int
+    case unspecified // = 0
+
+    /// to `other`; for operators
+    case bind // = 1
+    case unbind // = 2
+
+    /// to `other`
+    case transfer // = 3
+
+    /// with `other`
+    case share // = 4
+
+    /// with `other`
+    case unshare // = 5
+    case UNRECOGNIZED(Int)
+
+    public init() {
+      self = .unspecified
+    }
+
+    public init?(rawValue: Int) {
+      switch rawValue {
+      case 0: self = .unspecified
+      case 1: self = .bind
+      case 2: self = .unbind
+      case 3: self = .transfer
+      case 4: self = .share
+      case 5: self = .unshare
+      default: self = .UNRECOGNIZED(rawValue)
+      }
+    }
+
+    public var rawValue: Int {
+      switch self {
+      case .unspecified: return 0
+      case .bind: return 1
+      case .unbind: return 2
+      case .transfer: return 3
+      case .share: return 4
+      case .unshare: return 5
+      case .UNRECOGNIZED(let i): return i
+      }
+    }
+
+    // The compiler won't synthesize support with the UNRECOGNIZED case.
+    public static let allCases: [SessionRelate.Change] = [
+      .unspecified,
+      .bind,
+      .unbind,
+      .transfer,
+      .share,
+      .unshare,
+    ]
+
+  }
+
+  public init() {}
+}
+
+public nonisolated struct SessionRelated: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
@@ -408,7 +503,7 @@ nonisolated extension SessionOrder: SwiftProtobuf.Message, SwiftProtobuf._Messag
 
 nonisolated extension SessionRegister: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Register"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}place\0\u{1}account\0\u{1}access\0\u{3}since_ms\0\u{1}asleep\0\u{1}again\0\u{1}instance\0\u{1}order\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}place\0\u{1}account\0\u{1}access\0\u{3}since_ms\0\u{1}asleep\0\u{1}again\0\u{1}instance\0\u{1}order\0\u{3}issued_s\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -424,6 +519,7 @@ nonisolated extension SessionRegister: SwiftProtobuf.Message, SwiftProtobuf._Mes
       case 6: try { try decoder.decodeSingularBoolField(value: &self.again) }()
       case 7: try { try decoder.decodeSingularFixed64Field(value: &self.instance) }()
       case 8: try { try decoder.decodeSingularMessageField(value: &self._order) }()
+      case 9: try { try decoder.decodeSingularInt64Field(value: &self.issuedS) }()
       default: break
       }
     }
@@ -458,6 +554,9 @@ nonisolated extension SessionRegister: SwiftProtobuf.Message, SwiftProtobuf._Mes
     try { if let v = self._order {
       try visitor.visitSingularMessageField(value: v, fieldNumber: 8)
     } }()
+    if self.issuedS != 0 {
+      try visitor.visitSingularInt64Field(value: self.issuedS, fieldNumber: 9)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -470,6 +569,7 @@ nonisolated extension SessionRegister: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if lhs.again != rhs.again {return false}
     if lhs.instance != rhs.instance {return false}
     if lhs._order != rhs._order {return false}
+    if lhs.issuedS != rhs.issuedS {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -574,7 +674,7 @@ nonisolated extension SessionUnregistered: SwiftProtobuf.Message, SwiftProtobuf.
 
 nonisolated extension SessionInspect: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Inspect"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}subscribe\0\u{1}place\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}subscribe\0\u{1}place\0\u{1}control\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -585,6 +685,7 @@ nonisolated extension SessionInspect: SwiftProtobuf.Message, SwiftProtobuf._Mess
       case 1: try { try decoder.decodeSingularStringField(value: &self.account) }()
       case 2: try { try decoder.decodeSingularBoolField(value: &self.subscribe) }()
       case 3: try { try decoder.decodeSingularMessageField(value: &self._place) }()
+      case 4: try { try decoder.decodeSingularBoolField(value: &self.control) }()
       default: break
       }
     }
@@ -604,6 +705,9 @@ nonisolated extension SessionInspect: SwiftProtobuf.Message, SwiftProtobuf._Mess
     try { if let v = self._place {
       try visitor.visitSingularMessageField(value: v, fieldNumber: 3)
     } }()
+    if self.control != false {
+      try visitor.visitSingularBoolField(value: self.control, fieldNumber: 4)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -611,6 +715,7 @@ nonisolated extension SessionInspect: SwiftProtobuf.Message, SwiftProtobuf._Mess
     if lhs.account != rhs.account {return false}
     if lhs.subscribe != rhs.subscribe {return false}
     if lhs._place != rhs._place {return false}
+    if lhs.control != rhs.control {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -757,6 +862,74 @@ nonisolated extension SessionSlept: SwiftProtobuf.Message, SwiftProtobuf._Messag
   }
 
   public static func ==(lhs: SessionSlept, rhs: SessionSlept) -> Bool {
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension SessionRelate: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".Relate"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}change\0\u{1}other\0\u{1}control\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.account) }()
+      case 2: try { try decoder.decodeSingularEnumField(value: &self.change) }()
+      case 3: try { try decoder.decodeSingularStringField(value: &self.other) }()
+      case 4: try { try decoder.decodeSingularBoolField(value: &self.control) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.account.isEmpty {
+      try visitor.visitSingularStringField(value: self.account, fieldNumber: 1)
+    }
+    if self.change != .unspecified {
+      try visitor.visitSingularEnumField(value: self.change, fieldNumber: 2)
+    }
+    if !self.other.isEmpty {
+      try visitor.visitSingularStringField(value: self.other, fieldNumber: 3)
+    }
+    if self.control != false {
+      try visitor.visitSingularBoolField(value: self.control, fieldNumber: 4)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: SessionRelate, rhs: SessionRelate) -> Bool {
+    if lhs.account != rhs.account {return false}
+    if lhs.change != rhs.change {return false}
+    if lhs.other != rhs.other {return false}
+    if lhs.control != rhs.control {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension SessionRelate.Change: SwiftProtobuf._ProtoNameProviding {
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0CHANGE_UNSPECIFIED\0\u{1}CHANGE_BIND\0\u{1}CHANGE_UNBIND\0\u{1}CHANGE_TRANSFER\0\u{1}CHANGE_SHARE\0\u{1}CHANGE_UNSHARE\0")
+}
+
+nonisolated extension SessionRelated: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".Related"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap()
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    // Load everything into unknown fields
+    while try decoder.nextFieldNumber() != nil {}
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: SessionRelated, rhs: SessionRelated) -> Bool {
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

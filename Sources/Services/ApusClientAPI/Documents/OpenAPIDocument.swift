@@ -182,6 +182,8 @@ package struct OpenAPIDocument {
     private static func limits(_ rule: FieldRule) -> [(String, JSON)] {
         var parts: [(String, JSON)] = []
         if let pattern = rule.pattern { parts.append(("pattern", .string(pattern))) }
+        // JSON Schema has no word for it that constrains; a client may know the format.
+        if rule.isJSON { parts += [("contentMediaType", .string("application/json")), ("format", .string("json"))] }
         if let range = rule.range {
             parts += [("minimum", .int(range.lowerBound)), ("maximum", .int(range.upperBound))]
         }

@@ -90,10 +90,10 @@ extension ClientCall {
 }
 
 extension Session {
-    /// An operator knows all devices; an app those of its account, or those that its token names.
-    fileprivate func mayKnow(_ record: DeviceRecord) -> Bool {
+    /// An operator knows all devices; an app those that its account may use, or those of them that its token names.
+    func mayKnow(_ record: DeviceRecord) -> Bool {
         guard role != .admin else { return true }
-        return record.account == account && (allowedDevices?.contains(record.device) ?? true)
+        return record.right(of: account) != nil && (allowedDevices?.contains(record.device) ?? true)
     }
 }
 

@@ -54,12 +54,66 @@ package nonisolated struct StoredDevice: Sendable {
   /// Clears the value of `lastSeenMs`. Subsequent reads from it will return its default value.
   package mutating func clearLastSeenMs() {self._lastSeenMs = nil}
 
+  /// the other accounts that may use it
+  package var shares: [StoredShare] = []
+
+  /// Unix seconds; tokens of the device that were issued before are not accepted
+  package var tokensAfterS: Int64 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
 
   fileprivate var _boundAtMs: Int64? = nil
   fileprivate var _lastSeenMs: Int64? = nil
+}
+
+package nonisolated struct StoredShare: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var account: String = String()
+
+  /// it may also change settings and send commands
+  package var control: Bool = false
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+/// The accounts that recently lost a right to a device (IV-B10). Until `expires_s`, no node accepts a grant of theirs.
+package nonisolated struct StoredWithdrawal: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var device: String = String()
+
+  package var accounts: [StoredWithdrawal.Account] = []
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package nonisolated struct Account: Sendable {
+    // SwiftProtobuf.Message conformance is added in an extension below. See the
+    // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+    // methods supported on all messages.
+
+    package var account: String = String()
+
+    /// differs for each loss
+    package var number: UInt64 = 0
+
+    /// Unix seconds
+    package var expiresS: Int64 = 0
+
+    package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+    package init() {}
+  }
+
+  package init() {}
 }
 
 /// The newest client of an identity, and the superseded ones (IV-A5).
@@ -187,7 +241,7 @@ fileprivate nonisolated let _protobuf_package = "apus.records.v1"
 
 nonisolated extension StoredDevice: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Device"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}account\0\u{3}bound_at_ms\0\u{3}last_seen_ms\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}account\0\u{3}bound_at_ms\0\u{3}last_seen_ms\0\u{1}shares\0\u{3}tokens_after_s\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -199,6 +253,8 @@ nonisolated extension StoredDevice: SwiftProtobuf.Message, SwiftProtobuf._Messag
       case 2: try { try decoder.decodeSingularStringField(value: &self.account) }()
       case 3: try { try decoder.decodeSingularInt64Field(value: &self._boundAtMs) }()
       case 4: try { try decoder.decodeSingularInt64Field(value: &self._lastSeenMs) }()
+      case 5: try { try decoder.decodeRepeatedMessageField(value: &self.shares) }()
+      case 6: try { try decoder.decodeSingularInt64Field(value: &self.tokensAfterS) }()
       default: break
       }
     }
@@ -221,6 +277,12 @@ nonisolated extension StoredDevice: SwiftProtobuf.Message, SwiftProtobuf._Messag
     try { if let v = self._lastSeenMs {
       try visitor.visitSingularInt64Field(value: v, fieldNumber: 4)
     } }()
+    if !self.shares.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.shares, fieldNumber: 5)
+    }
+    if self.tokensAfterS != 0 {
+      try visitor.visitSingularInt64Field(value: self.tokensAfterS, fieldNumber: 6)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -229,6 +291,118 @@ nonisolated extension StoredDevice: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if lhs.account != rhs.account {return false}
     if lhs._boundAtMs != rhs._boundAtMs {return false}
     if lhs._lastSeenMs != rhs._lastSeenMs {return false}
+    if lhs.shares != rhs.shares {return false}
+    if lhs.tokensAfterS != rhs.tokensAfterS {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension StoredShare: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Share"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}control\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.account) }()
+      case 2: try { try decoder.decodeSingularBoolField(value: &self.control) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.account.isEmpty {
+      try visitor.visitSingularStringField(value: self.account, fieldNumber: 1)
+    }
+    if self.control != false {
+      try visitor.visitSingularBoolField(value: self.control, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: StoredShare, rhs: StoredShare) -> Bool {
+    if lhs.account != rhs.account {return false}
+    if lhs.control != rhs.control {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension StoredWithdrawal: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Withdrawal"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}accounts\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.device) }()
+      case 2: try { try decoder.decodeRepeatedMessageField(value: &self.accounts) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.device.isEmpty {
+      try visitor.visitSingularStringField(value: self.device, fieldNumber: 1)
+    }
+    if !self.accounts.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.accounts, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: StoredWithdrawal, rhs: StoredWithdrawal) -> Bool {
+    if lhs.device != rhs.device {return false}
+    if lhs.accounts != rhs.accounts {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension StoredWithdrawal.Account: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = StoredWithdrawal.protoMessageName + ".Account"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}number\0\u{3}expires_s\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.account) }()
+      case 2: try { try decoder.decodeSingularFixed64Field(value: &self.number) }()
+      case 3: try { try decoder.decodeSingularInt64Field(value: &self.expiresS) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.account.isEmpty {
+      try visitor.visitSingularStringField(value: self.account, fieldNumber: 1)
+    }
+    if self.number != 0 {
+      try visitor.visitSingularFixed64Field(value: self.number, fieldNumber: 2)
+    }
+    if self.expiresS != 0 {
+      try visitor.visitSingularInt64Field(value: self.expiresS, fieldNumber: 3)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: StoredWithdrawal.Account, rhs: StoredWithdrawal.Account) -> Bool {
+    if lhs.account != rhs.account {return false}
+    if lhs.number != rhs.number {return false}
+    if lhs.expiresS != rhs.expiresS {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -11,6 +11,11 @@ package struct DeviceRecord: Sendable, Hashable {
     package var boundAtUnixMilliseconds: Int64?
     /// The time of the last connection, in Unix milliseconds. For display; never used for decisions.
     package var lastSeenUnixMilliseconds: Int64?
+    /// The other accounts that may use it, in the order in which it was shared with them (IV-B10).
+    package var shares: [DeviceShare] = []
+    /// Tokens of the device that were issued before this time, in Unix seconds, are not accepted: it was unbound or
+    /// transferred.
+    package var tokensAfter: Int64 = 0
     /// The epoch of the device's shard under which the record was written: its fencing token.
     package var epoch: Epoch
 
@@ -32,6 +37,8 @@ package struct DeviceRecord: Sendable, Hashable {
             account: body.account.isEmpty ? nil : AccountID(unchecked: body.account),
             boundAtUnixMilliseconds: body.hasBoundAtMs ? body.boundAtMs : nil,
             lastSeenUnixMilliseconds: body.hasLastSeenMs ? body.lastSeenMs : nil, epoch: record.fence.epoch)
+        tokensAfter = body.tokensAfterS
+        shares = body.shares.map { DeviceShare(account: AccountID(unchecked: $0.account), control: $0.control) }
     }
 
     var message: StoredDevice {
@@ -40,17 +47,22 @@ package struct DeviceRecord: Sendable, Hashable {
             $0.account = account?.rawValue ?? ""
             if let boundAtUnixMilliseconds { $0.boundAtMs = boundAtUnixMilliseconds }
             if let lastSeenUnixMilliseconds { $0.lastSeenMs = lastSeenUnixMilliseconds }
+            $0.tokensAfterS = tokensAfter
+            $0.shares = shares.map { share in
+                .with { ($0.account, $0.control) = (share.account.rawValue, share.control) }
+            }
         }
     }
 }
 
 extension SessionRecords {
-    /// Devices, with an index by account for bound devices.
+    /// Devices, with an index by the accounts that may use them.
     static let devices = RecordCollection<StoredDevice>(
-        "devices", layout: 1, key: { key(of: $0.device) },
+        "devices", layout: 2, key: { key(of: $0.device) },
         indexes: [
             RecordIndex("account") { device in
-                device.account.isEmpty ? [] : [OrderedKey(.text(device.account), .text(device.device))]
+                ([device.account] + device.shares.map(\.account)).filter { !$0.isEmpty }
+                    .map { OrderedKey(.text($0), .text(device.device)) }
             }
         ])
 
@@ -89,7 +101,39 @@ extension SessionRecords {
         throw refusal
     }
 
-    /// The devices that are bound to an account, by id, after `last`.
+    /// Changes who may use a device, and notes who has lost a right to it, in one step.
+    ///
+    /// - Parameters:
+    ///   - client: the account of the client that asks; nil for an operator.
+    ///   - keepSeconds: how long grants are valid.
+    /// - Throws: as ``DeviceRecord/apply(_:by:now:)``; 8002 if the device is not known; 10007 as ``withdrawnMax``
+    ///   says; 10013 if a later epoch wrote the record; 10030 after too many other writes.
+    package func relate(
+        _ device: DeviceID, epoch: Epoch, _ change: DeviceRelationChange, by client: AccountID?, now: Int64,
+        keepSeconds: Int64
+    ) async throws(ApusError) -> DeviceRecord {
+        let key = Self.key(of: device.rawValue)
+        for _ in 0..<Self.bindAttemptCountMax {
+            let found = try await store.record(Self.devices, key)
+            var record = found.map { DeviceRecord($0) } ?? DeviceRecord(device: device, epoch: epoch)
+            guard found != nil || change.isBinding else { throw ApusError(.targetUnknown, "no such device") }
+            let lost = try record.apply(change, by: client, now: now)
+            record.epoch = epoch
+            let write = try Self.devices.put(
+                record.message, fence: RecordFence(epoch: epoch, writer: writer),
+                if: found.map { .version($0.version) } ?? .absent)
+            let others = try await withdrawalWrites(of: lost, from: device, now: now, keepSeconds: keepSeconds)
+            do throws(ApusError) {
+                try await store.commit(RecordStep([write] + others))
+                return record
+            } catch {
+                guard error.code == .versionConflict else { throw error }
+            }
+        }
+        throw ApusError(.versionConflict, "the device is being changed by others")
+    }
+
+    /// The devices that an account may use, by id, after `last`.
     /// - Parameter limit: clamped to ``RecordLimits/pageCountMax``.
     package func records(
         of account: AccountID, after last: DeviceID?, limit: Int

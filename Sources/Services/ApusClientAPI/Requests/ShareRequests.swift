@@ -1,0 +1,56 @@
+import ApusContract
+import ApusCore
+package import ApusSessions
+package import ApusStorage
+import ApusWire
+import SwiftProtobuf
+
+// Which accounts may use a device (IV-B8, IV-B10, docs/sharing.md). The owner of the device's session decides.
+
+extension ClientAPI {
+    /// Adds the requests that bind, transfer and share devices.
+    package mutating func addShareRequests(_ sessions: SessionService, records: any RecordStore) {
+        let records = SessionRecords(records)
+        @Sendable func relate(
+            _ device: String, _ change: SessionRelate.Change, _ account: String?, control: Bool = false,
+            _ call: ClientCall
+        ) async throws(ApusError) {
+            let device = try DeviceID(checking: device, "the device's id")
+            let other = try account.map { text throws(ApusError) in try AccountID(checking: text, "the account") }
+            try await sessions.relate(device, change, other, control: control, for: call.session)
+        }
+        on(ClientBindDeviceRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
+            try await relate(request.device, .bind, request.account, call)
+            return ClientBindDeviceResponse()
+        }
+        on(ClientUnbindDeviceRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
+            try await relate(request.device, .unbind, nil, call)
+            return ClientUnbindDeviceResponse()
+        }
+        on(ClientTransferDeviceRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
+            try await relate(request.device, .transfer, request.account, call)
+            return ClientTransferDeviceResponse()
+        }
+        on(ClientShareDeviceRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
+            try await relate(request.device, .share, request.account, control: request.control, call)
+            return ClientShareDeviceResponse()
+        }
+        on(ClientUnshareDeviceRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
+            try await relate(request.device, .unshare, request.account, call)
+            return ClientUnshareDeviceResponse()
+        }
+        on(ClientListSharesRequest.self) { request, call throws(ApusError) in
+            let device = try DeviceID(checking: request.device, "the device's id")
+            guard let record = try await records.record(of: device), call.session.mayKnow(record) else {
+                throw ApusError(.targetUnknown, "no such device")
+            }
+            // A guest sees its own share only.
+            let isOwner = call.session.role == .admin || record.account == call.session.account
+            return .with {
+                $0.shares = record.shares.filter { isOwner || $0.account == call.session.account }.map { share in
+                    .with { ($0.account, $0.control) = (share.account.rawValue, share.control) }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+import ApusCore
+import ApusSessions
+import ApusTestKit
+import Testing
+
+@Suite("Which accounts may use a device (IV-B8, IV-B10)")
+struct DeviceRelationTests {
+    private static let (anna, ben, carl) = (
+        AccountID(unchecked: "anna"), AccountID(unchecked: "ben"), AccountID(unchecked: "carl")
+    )
+
+    private static func record(of account: AccountID?) -> DeviceRecord {
+        DeviceRecord(device: DeviceID(unchecked: "cam"), account: account, epoch: 1)
+    }
+
+    private static func fails(
+        _ code: ErrorCode, _ record: DeviceRecord, _ change: DeviceRelationChange, by client: AccountID?
+    ) {
+        var changed = record
+        #expect(
+            performing: {
+                _ = try changed.apply(change, by: client, now: 5)
+            }, throws: { ($0 as? ApusError)?.code == code })
+        #expect(changed == record, "\(change) changed the record although it failed")
+    }
+
+    @Test("Bound already is 8022, bound to another 8023; only an operator binds (IV-B8)")
+    func binding() throws {
+        var record = Self.record(of: nil)
+        #expect(try record.apply(.bind(Self.anna), by: nil, now: 5) == [])
+        #expect(record.account == Self.anna && record.boundAtUnixMilliseconds == 5000)
+        Self.fails(.boundToThisUser, record, .bind(Self.anna), by: nil)
+        Self.fails(.boundToOtherUser, record, .bind(Self.ben), by: nil)
+        Self.fails(.illegalRelation, Self.record(of: nil), .bind(Self.ben), by: Self.ben)
+    }
+
+    @Test("A share gives a right and no more, is changed in place, and ends for its guest alone (IV-B10)")
+    func sharing() throws {
+        var record = Self.record(of: Self.anna)
+        #expect(record.right(of: Self.anna) == .own && record.right(of: Self.ben) == nil)
+        _ = try record.apply(.share(DeviceShare(account: Self.ben, control: false)), by: Self.anna, now: 5)
+        #expect(record.right(of: Self.ben) == .view)
+        for change in [
+            DeviceRelationChange.share(DeviceShare(account: Self.carl, control: true)), .unshare(Self.carl), .unbind,
+            .transfer(Self.ben),
+        ] {
+            Self.fails(.illegalRelation, record, change, by: Self.ben)
+            Self.fails(.illegalRelation, record, change, by: AccountID(unchecked: "dora"))
+        }
+        _ = try record.apply(.share(DeviceShare(account: Self.ben, control: true)), by: Self.anna, now: 5)
+        #expect(record.shares == [DeviceShare(account: Self.ben, control: true)])
+        Self.fails(.boundToThisUser, record, .share(DeviceShare(account: Self.anna, control: true)), by: Self.anna)
+        Self.fails(.boundToThisUser, record, .unshare(Self.anna), by: Self.anna)
+        // A guest leaves, and once more: the answer may have been lost.
+        for _ in 0..<2 { #expect(try record.apply(.unshare(Self.ben), by: Self.ben, now: 5) == [Self.ben]) }
+        #expect(record.shares.isEmpty)
+    }
+
+    @Test("A device is shared with 16 accounts at most (10007)")
+    func bound() throws {
+        var record = Self.record(of: Self.anna)
+        for number in 0..<DeviceRecord.sharesMax {
+            let share = DeviceShare(account: AccountID(unchecked: "a\(number)"), control: false)
+            _ = try record.apply(.share(share), by: Self.anna, now: 5)
+        }
+        Self.fails(.overloaded, record, .share(DeviceShare(account: Self.ben, control: false)), by: Self.anna)
+    }
+
+    @Test("Who gives a device away, and all guests, lose their rights; the device needs a new token (IV-B10)")
+    func leaving() throws {
+        for change in [DeviceRelationChange.unbind, .transfer(Self.carl)] {
+            var record = Self.record(of: Self.anna)
+            for guest in [Self.ben, Self.carl] {
+                _ = try record.apply(.share(DeviceShare(account: guest, control: true)), by: nil, now: 5)
+            }
+            let lost = try record.apply(change, by: Self.anna, now: 7)
+            #expect(record.shares.isEmpty && record.right(of: Self.anna) == nil && record.tokensAfter == 8)
+            if change == .unbind {
+                #expect(lost == [Self.anna, Self.ben, Self.carl] && record.account == nil)
+                Self.fails(.illegalRelation, record, .transfer(Self.carl), by: nil)
+                Self.fails(.illegalRelation, record, .share(DeviceShare(account: Self.ben, control: true)), by: nil)
+            } else {
+                #expect(lost == [Self.anna, Self.ben] && record.right(of: Self.carl) == .own)
+                Self.fails(.boundToThisUser, record, .transfer(Self.carl), by: Self.carl)
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+import ApusClient
+import ApusContract
+import ApusCore
+import Foundation
+import Testing
+
+@Suite("Devices that accounts share (IV-B8, IV-B10)", .serialized, .timeLimit(.minutes(3)))
+struct ShareTests {
+    private static let cam = DeviceID(unchecked: "cam")
+    private static let guestAccount = AccountID(unchecked: "guests")
+
+    @Test("A guest may do what it was allowed, and loses a live stream and all requests at other nodes within a second")
+    func shares() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 33_700)
+        defer { cluster.down() }
+        try cluster.start("device", "--id", "cam", "--test-pattern", "160x120@25", "--node", "1")
+        let owner = try cluster.session(node: 2, token: try cluster.token("--role", "app"))
+        let guest = try cluster.session(
+            node: 3, token: try cluster.token("--role", "app", "--account", Self.guestAccount.rawValue))
+        defer { for session in [owner, guest] { session.close() } }
+        try await eventually { () throws(ApusError) in
+            try await owner.addUserProperty("room", json: "1", to: Self.cam)
+        }
+        await fails(.illegalRelation) { () throws(ApusError) in _ = try await guest.readProperty(of: Self.cam) }
+        await fails(.illegalRelation) { () throws(ApusError) in
+            try await guest.share(Self.cam, with: Self.guestAccount, control: true)
+        }
+
+        try await owner.share(Self.cam, with: Self.guestAccount, control: false)
+        _ = try await guest.readProperty(of: Self.cam)
+        #expect(try await guest.ask(ClientListDevicesRequest()).devices.map(\.device) == ["cam"])
+        await fails(.notAllowed) { () throws(ApusError) in
+            try await guest.addUserProperty("room", json: "2", to: Self.cam)
+        }
+        await fails(.notAllowed) { () throws(ApusError) in
+            _ = try await guest.sendData([1], to: Self.cam, timeout: .seconds(1))
+        }
+        await fails(.illegalRelation) { () throws(ApusError) in try await guest.unbind(Self.cam) }
+        try await owner.share(Self.cam, with: Self.guestAccount, control: true)
+        try await guest.addUserProperty("room", json: "2", to: Self.cam)
+
+        // Two streams of the guest at two nodes, and one of the owner.
+        let watchers = try [2, 3].map { node in
+            try cluster.start(
+                [
+                    "watch", "cam", "--node", "\(node)", "--seconds", "20", "--log", cluster.file("guest\(node)"),
+                    "--token", try cluster.token("--role", "app", "--account", Self.guestAccount.rawValue),
+                ], errors: cluster.file("guest\(node).err"))
+        }
+        let own = try cluster.start("watch", "cam", "--node", "3", "--seconds", "6", "--log", cluster.file("own"))
+        try await Task.sleep(for: .seconds(2))
+        try await owner.unshare(Self.cam, with: Self.guestAccount)
+        let start = DispatchTime.now().uptimeNanoseconds
+        await fails(.illegalRelation) { () throws(ApusError) in
+            try await guest.repeating(until: .now() + .seconds(5)) { _ throws(ApusError) in
+                _ = try await guest.readProperty(of: Self.cam)
+            }
+        }
+        for watcher in watchers { watcher.waitUntilExit() }
+        own.waitUntilExit()
+        for node in [2, 3] {
+            let log = Frames(cluster.file("guest\(node)"))
+            #expect(log.lines.count > 20, "the guest at node \(node) watched nothing")
+            let last = log.lines.last?.at_ns ?? 0
+            #expect(last < start + 1_000_000_000, "node \(node) sent frames for \(Int64(last) - Int64(start)) ns")
+            let errors = Cluster.text(cluster.file("guest\(node).err"))
+            #expect(errors.contains("8003"), "\(errors)")
+        }
+        let seen = Frames(cluster.file("own"))
+        #expect(seen.lines.count > 100 && seen.lostCount == 0)
+        #expect(try await owner.shares(of: Self.cam).isEmpty)
+    }
+
+    @Test("An unbound device refuses its former account with 8003 and its old token; a new token binds it (8022, 8023)")
+    func unbind() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 33_740)
+        defer { cluster.down() }
+        let old = try cluster.token("--role", "device", "--device", "cam")
+        let ends = SessionEnds()
+        let device = try cluster.session(node: 1, token: old, role: .device, ends: ends)
+        let owner = try cluster.session(node: 2, token: try cluster.token("--role", "app"))
+        let other = try cluster.session(node: 3, token: try cluster.token("--role", "app", "--account", "other"))
+        defer { for session in [device, owner, other] { session.close() } }
+        _ = try await eventually { () throws(ApusError) in try await owner.readProperty(of: Self.cam) }
+        let admin = try cluster.token("--role", "admin")
+        let rest = try #require(PlainHTTP(port: cluster.httpPort(3)))
+        for (account, status) in [("local", "8022"), ("other", "8023")] {
+            let bound = try #require(
+                rest.exchange(
+                    "POST", "/v1/devices/cam/binding", token: admin, body: #"{"account":"\#(account)"}"#))
+            #expect(bound.status == 409 && bound.body.contains(status), "\(bound.status) \(bound.body)")
+        }
+        try await owner.transfer(Self.cam, to: AccountID(unchecked: "other"))
+        #expect(try await ends.isEnded(by: .tokenInvalid))
+        await fails(.illegalRelation) { () throws(ApusError) in
+            try await owner.repeating(until: .now() + .seconds(5)) { _ throws(ApusError) in
+                _ = try await owner.readProperty(of: Self.cam)
+            }
+        }
+        _ = try await other.readProperty(of: Self.cam)
+        await fails(.boundToThisUser) { () throws(ApusError) in
+            try await other.transfer(Self.cam, to: AccountID(unchecked: "other"))
+        }
+        try await other.unbind(Self.cam)
+        await fails(.illegalRelation) { () throws(ApusError) in
+            try await other.repeating(until: .now() + .seconds(5)) { _ throws(ApusError) in
+                _ = try await other.readProperty(of: Self.cam)
+            }
+        }
+
+        // The old token is refused, also after the deaths of the nodes that have seen the change; a new one binds.
+        for node in 1...3 { #expect(try cluster.run("cluster", "restart", "\(node)").status == 0) }
+        let staleEnds = SessionEnds()
+        let stale = try cluster.session(node: 2, token: old, role: .device, ends: staleEnds)
+        defer { stale.close() }
+        #expect(try await staleEnds.isEnded(by: .tokenInvalid))
+        try await Task.sleep(for: .seconds(1.1))
+        let new = try cluster.session(
+            node: 1, token: try cluster.token("--role", "device", "--device", "cam"), role: .device)
+        defer { new.close() }
+        _ = try await eventually { () throws(ApusError) in try await owner.readProperty(of: Self.cam) }
+    }
+}
