@@ -165,7 +165,11 @@ package struct ProtoSchemas: Sendable {
             return .object([("type", .string("string")), ("enum", .strings(enums[field.typeName] ?? []))])
         case .bool: return .object([("type", .string("boolean"))])
         case .string: return .object([("type", .string("string"))])
-        case .bytes: return .object([("type", .string("string")), ("contentEncoding", .string("base64"))])
+        case .bytes:
+            return .object([
+                ("type", .string("string")), ("contentEncoding", .string("base64")),
+                ("pattern", .string("^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")),
+            ])
         case .double, .float: return .object([("type", .string("number"))])
         case .int64, .sint64, .sfixed64:
             return .object([("type", .string("string")), ("pattern", .string("^(0|-?[1-9][0-9]{0,17})$"))])
