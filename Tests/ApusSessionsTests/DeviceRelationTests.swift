@@ -51,9 +51,41 @@ struct DeviceRelationTests {
         #expect(record.shares == [DeviceShare(account: Self.ben, control: true)])
         Self.fails(.boundToThisUser, record, .share(DeviceShare(account: Self.anna, control: true)), by: Self.anna)
         Self.fails(.boundToThisUser, record, .unshare(Self.anna), by: Self.anna)
-        // A guest leaves, and once more: the answer may have been lost.
-        for _ in 0..<2 { #expect(try record.apply(.unshare(Self.ben), by: Self.ben, now: 5) == [Self.ben]) }
+        // A guest leaves. Once more changes nothing: the answer may have been lost.
+        #expect(try record.apply(.unshare(Self.ben), by: Self.ben, now: 5) == [Self.ben])
         #expect(record.shares.isEmpty)
+        for client in [Self.ben, Self.anna, AccountID(unchecked: "dora")] {
+            let other = client == Self.anna ? Self.ben : client
+            #expect(try record.apply(.unshare(other), by: client, now: 5) == [], "\(client) ends what is not shared")
+        }
+    }
+
+    @Test("A lost right is remembered until it expires, each by itself")
+    func list() {
+        var list = WithdrawalList()
+        let (cam, bell) = (DeviceID(unchecked: "cam"), DeviceID(unchecked: "bell"))
+        list.add([
+            DeviceWithdrawal(device: cam, account: Self.anna, expires: 10),
+            DeviceWithdrawal(device: cam, account: Self.ben, expires: 20),
+        ])
+        list.add([DeviceWithdrawal(device: cam, account: Self.anna, expires: 20)])
+        list.removeExpired(wallSeconds: 10)
+        #expect(list.contains(Self.anna, cam) && list.contains(Self.ben, cam))
+        #expect(!list.contains(Self.anna, bell) && !list.contains(Self.carl, cam))
+        list.removeExpired(wallSeconds: 20)
+        #expect(list == WithdrawalList())
+    }
+
+    @Test("A session remembers 256 devices that it has used, and then counts as a user of all")
+    func used() {
+        var used = UsedDevices()
+        let other: Set = [DeviceID(unchecked: "other")]
+        for number in 0..<UsedDevices.countMax {
+            for _ in 0..<2 { used.insert(DeviceID(unchecked: "d\(number)")) }
+        }
+        #expect(used.isInCommon(with: [DeviceID(unchecked: "d0")]) && !used.isInCommon(with: other))
+        used.insert(DeviceID(unchecked: "one-more"))
+        #expect(used.isInCommon(with: other))
     }
 
     @Test("A device is shared with 16 accounts at most (10007)")

@@ -116,35 +116,41 @@ struct SessionRecordsTests {
         await #expect(throws: ApusError(.targetUnknown, "no such device")) { try await relate(.unbind, by: account) }
         _ = try await relate(.bind(account), by: nil)
         _ = try await relate(.share(DeviceShare(account: guest, control: true)), by: account)
-        #expect(try await records.revocations(since: nil, wallSeconds: 100)?.withdrawals == [])
-        #expect(try await records.records(of: guest, after: nil, limit: 9).map(\.device) == [device])
+        #expect(try await records.withdrawals(after: 0) == nil)
         let mark = try #require(try await records.revocations(since: nil, wallSeconds: 100)?.mark)
+        #expect(try await records.records(of: guest, after: nil, limit: 9).map(\.device) == [device])
 
         let after = try await relate(.unshare(guest), by: account)
         #expect(try await records.record(of: device) == after && after.shares.isEmpty)
         #expect(try await records.records(of: guest, after: nil, limit: 9).isEmpty)
-        let set = try #require(try await records.revocations(since: mark, wallSeconds: 100))
-        #expect(set.withdrawals.map(\.account) == [guest] && set.withdrawals[0].expires == 160)
-        #expect(RevocationList([], withdrawals: set.withdrawals).hasWithdrawn(guest, from: device))
-        #expect(!RevocationList([], withdrawals: set.withdrawals).hasWithdrawn(account, from: device))
-        #expect(try await records.revocations(since: set.mark, wallSeconds: 100) == nil)
-        // Once more: another number, so that nodes act again.
-        _ = try await relate(.unshare(guest), by: account)
-        let again = try #require(try await records.revocations(since: set.mark, wallSeconds: 100))
-        #expect(again.withdrawals.map(\.account) == [guest] && again.withdrawals != set.withdrawals)
+        let read = try #require(try await records.withdrawals(after: 0))
+        #expect(read.lost == [DeviceWithdrawal(device: device, account: guest, expires: 160)] && read.number == 1)
+        #expect(try await records.withdrawals(after: 1) == nil)
+        // Revocations are not read again for it.
+        #expect(try await records.revocations(since: mark, wallSeconds: 100) == nil)
+        // What changes nothing writes nothing.
+        for _ in 0..<2 { _ = try await relate(.unshare(guest), by: account) }
+        #expect(try await records.withdrawals(after: 1) == nil)
+        _ = try await relate(.share(DeviceShare(account: guest, control: true)), by: account)
+        _ = try await relate(.unshare(guest), by: guest, now: 101)
+        let again = try #require(try await records.withdrawals(after: 1))
+        #expect(again.lost == [DeviceWithdrawal(device: device, account: guest, expires: 161)] && again.number == 2)
 
         await #expect(throws: ApusError.self) { try await relate(.unbind, by: account, epoch: 3) }
-        #expect(try await records.record(of: device) == after, "an older epoch changed the record")
+        #expect(try await records.record(of: device)?.account == account, "an older epoch changed the record")
         for number in 1..<SessionRecords.withdrawnMax {
-            _ = try await relate(.unshare(AccountID(unchecked: "a\(number)")), by: account)
+            let other = AccountID(unchecked: "a\(number)")
+            _ = try await relate(.share(DeviceShare(account: other, control: false)), by: account)
+            _ = try await relate(.unshare(other), by: account)
         }
-        let full = ApusError(.overloaded, "the rights to this device were changed too often; try again later")
+        let full = ApusError(.overloaded, "the rights to devices were changed too often; try again later")
         await #expect(throws: full) { try await relate(.unbind, by: account) }
         #expect(try await records.record(of: device)?.account == account, "half of a change was written")
         // They expire.
         let unbound = try await relate(.unbind, by: account, now: 161)
         #expect(unbound.account == nil && unbound.tokensAfter == 162)
-        #expect(try await records.revocations(since: nil, wallSeconds: 161)?.withdrawals.map(\.account) == [account])
+        let last = try await records.withdrawals(after: UInt64(SessionRecords.withdrawnMax) + 1)
+        #expect(last?.lost == [DeviceWithdrawal(device: device, account: account, expires: 221)])
         await store.close()
     }
 

@@ -11,7 +11,7 @@ struct ShareTests {
 
     @Test("A guest may do what it was allowed, and loses a live stream and all requests at other nodes within a second")
     func shares() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 33_700)
+        let cluster = try Cluster(nodes: 3, basePort: 32_200)
         defer { cluster.down() }
         try cluster.start("device", "--id", "cam", "--test-pattern", "160x120@25", "--node", "1")
         let owner = try cluster.session(node: 2, token: try cluster.token("--role", "app"))
@@ -71,9 +71,39 @@ struct ShareTests {
         #expect(try await owner.shares(of: Self.cam).isEmpty)
     }
 
+    @Test("Who shares its device with another account, and ends that, again and again, disturbs no stream of the other")
+    func unaskedShares() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_280)
+        defer { cluster.down() }
+        let attacker = try cluster.session(node: 3, token: try cluster.token("--role", "app", "--account", "attacker"))
+        let token = try cluster.token("--role", "device", "--device", "bait", "--account", "attacker")
+        let bait = try cluster.session(node: 1, token: token, role: .device)
+        defer { for session in [attacker, bait] { session.close() } }
+        try cluster.start("device", "--id", "cam", "--test-pattern", "160x120@25", "--node", "1")
+        try await Task.sleep(for: .seconds(1))
+        let watcher = try cluster.start("watch", "cam", "--node", "2", "--seconds", "6", "--log", cluster.file("w"))
+        let (device, victim) = (DeviceID(unchecked: "bait"), AccountID(unchecked: "local"))
+        for _ in 0..<10 {
+            try await eventually { () throws(ApusError) in
+                try await attacker.share(device, with: victim, control: true)
+            }
+            try await attacker.unshare(device, with: victim)
+            // It is not a guest any more, and has nothing to end.
+            try await attacker.unshare(Self.cam, with: AccountID(unchecked: "attacker"))
+            try await Task.sleep(for: .milliseconds(200))
+        }
+        watcher.waitUntilExit()
+        let seen = Frames(cluster.file("w"))
+        #expect(seen.lines.count > 100 && seen.lostCount == 0)
+        for node in 1...3 {
+            let log = Cluster.text(cluster.file("n\(node)/log"))
+            #expect(!log.contains("to check their rights again"), "n\(node) ended a session of the other account")
+        }
+    }
+
     @Test("An unbound device refuses its former account with 8003 and its old token; a new token binds it (8022, 8023)")
     func unbind() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 33_740)
+        let cluster = try Cluster(nodes: 3, basePort: 32_240)
         defer { cluster.down() }
         let old = try cluster.token("--role", "device", "--device", "cam")
         let ends = SessionEnds()

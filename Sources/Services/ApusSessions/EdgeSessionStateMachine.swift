@@ -144,6 +144,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         var version: UInt64 = 1
         var toldVersion: UInt64 = 0
         var subscriptions: [DeviceID: Subscription] = [:]
+        var used = UsedDevices()
         /// Devices whose owners must be asked, in this order.
         var queue = Deque<DeviceID>()
         var work = Work.none
@@ -346,18 +347,22 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         return (revoked, actions)
     }
 
-    /// Ends the sessions of accounts that lost a right to a device, and those of the device with tokens of the account.
-    /// Their clients connect again, and what they use is checked again (IV-B10). Visits all sessions.
+    /// Notes that a session asks for a right to a device.
+    package mutating func uses(_ session: String, _ device: DeviceID) {
+        guard let index = entries.index(forKey: session) else { return }
+        entries.values[index].used.insert(device)
+    }
+
+    /// Ends the sessions that have used a device to which their account lost a right, and those of the device with
+    /// tokens of the account. Their clients connect again, and what they use is checked again (IV-B10). Visits all
+    /// sessions.
     package mutating func withdrawn(_ lost: [DeviceWithdrawal]) -> (count: Int, actions: [Action]) {
         guard !lost.isEmpty else { return (0, []) }
         let devices = Dictionary(grouping: lost, by: \.account).mapValues { Set($0.map(\.device)) }
-        func isConcerned(_ session: Session) -> Bool {
-            guard let devices = devices[session.account] else { return false }
-            if let own = session.device { return devices.contains(own) }
-            return session.role == .app && session.allowedDevices.map { !devices.isDisjoint(with: $0) } ?? true
-        }
-        let concerned = entries.values.filter { !$0.links.isEmpty && isConcerned($0.session) }
-            .sorted { $0.serial < $1.serial }.map(\.session.id)
+        let concerned = entries.values.filter { entry in
+            guard !entry.links.isEmpty, let devices = devices[entry.session.account] else { return false }
+            return entry.session.device.map { devices.contains($0) } ?? entry.used.isInCommon(with: devices)
+        }.sorted { $0.serial < $1.serial }.map(\.session.id)
         var actions: [Action] = []
         for id in concerned {
             guard let index = entries.index(forKey: id) else { continue }

@@ -5,7 +5,7 @@ package import Logging
 import Synchronization
 
 /// The revocations that this node has read: at its start, and then several times a second. A revocation therefore takes
-/// effect at every node within a second, and after every restart (IV-A6).
+/// effect at every node within a second, and after every restart (IV-A6). So do the lost rights to devices (IV-B10).
 /// If the records cannot be read, the last list stays in effect.
 ///
 /// Isolation: any thread.
@@ -15,7 +15,10 @@ package final class RevocationWatch: Sendable {
     private struct State {
         var list = RevocationList()
         var mark: RevocationMark?
-        /// Rights that were lost since the sessions were last looked at.
+        var withdrawn = WithdrawalList()
+        /// The number of the newest change of rights that was read.
+        var number: UInt64 = 0
+        /// Rights that were lost since the last ``takeLost()``.
         var lost: [DeviceWithdrawal] = []
     }
     private let state = Mutex(State())
@@ -43,14 +46,30 @@ package final class RevocationWatch: Sendable {
     @discardableResult
     package func load(wallSeconds: Int64) async throws(ApusError) -> Bool {
         let mark = state.withLock { $0.mark }
-        guard let read = try await records.revocations(since: mark, wallSeconds: wallSeconds) else { return false }
-        let list = RevocationList(read.records, withdrawals: read.withdrawals)
-        state.withLock { state in
-            state.lost += list.newWithdrawals(since: state.list)
-            (state.list, state.mark) = (list, read.mark)
-        }
+        let isChanged = try await loadWithdrawals(wallSeconds: wallSeconds)
+        guard let read = try await records.revocations(since: mark, wallSeconds: wallSeconds) else { return isChanged }
+        let list = RevocationList(read.records)
+        state.withLock { ($0.list, $0.mark) = (list, read.mark) }
         kept.record(list.count)
         return true
+    }
+
+    /// Reads the rights that were lost since the last time.
+    private func loadWithdrawals(wallSeconds: Int64) async throws(ApusError) -> Bool {
+        let number = state.withLock { $0.number }
+        guard let read = try await records.withdrawals(after: number) else { return false }
+        state.withLock { state in
+            state.withdrawn.add(read.lost)
+            state.withdrawn.removeExpired(wallSeconds: wallSeconds)
+            state.lost += read.lost
+            state.number = read.number
+        }
+        return true
+    }
+
+    /// True if the account lost a right to the device lately. It may have received another since.
+    func hasLost(_ account: AccountID, _ device: DeviceID) -> Bool {
+        state.withLock { $0.withdrawn.contains(account, device) }
     }
 
     /// The rights that were lost since the last call.

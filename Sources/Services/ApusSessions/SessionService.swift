@@ -3,7 +3,7 @@ import ApusContract
 package import ApusCore
 package import ApusStorage
 package import ApusTransport
-package import ApusWire
+import ApusWire
 import CoreMetrics
 import Foundation
 package import Logging
@@ -211,6 +211,8 @@ package final class SessionService: Service, Sendable {
         guard session.allowedDevices?.contains(device) ?? true else {
             return .failure(ApusError(.notAllowed, "the token does not name this device"))
         }
+        // Before the owner is asked: if the right is lost meanwhile, the session ends.
+        state.withLock { $0.edge.uses(session.id, device) }
         guard subscribe else { return await ask(device, for: session, subscribe: false, control: control) }
         switch state.withLock({ $0.edge.subscribing(session.id, device) }) {
         case .failure(let error):
@@ -228,28 +230,24 @@ package final class SessionService: Service, Sendable {
     /// True if another node granted this session the permission to play the device. If the account lost a right to it
     /// since, the device's owner decides.
     package func isGranted(_ grant: [UInt8], _ session: Session, device: DeviceID) -> Bool {
-        !revocations.list.hasWithdrawn(session.account, from: device)
+        state.withLock { $0.edge.uses(session.id, device) }
+        return !revocations.hasLost(session.account, device)
             && sealer.allows(grant, session, device: device, wallSeconds: wallSeconds())
     }
 
     /// Changes which accounts may use a device (IV-B8, IV-B10). Durable on return; every node acts on it within a
     /// second.
     ///
-    /// - Throws: 12004 if the token does not name the device; 8002, 8003, 8022, 8023, 10007 and 10030 as
-    ///   ``DeviceRecord/apply(_:by:now:)``.
+    /// - Throws: 12004 if the token does not name the device; otherwise as
+    ///   ``SessionRecords/relate(_:epoch:_:by:now:keepSeconds:)``.
     package func relate(
-        _ device: DeviceID, _ change: SessionRelate.Change, _ other: AccountID?, control: Bool = false,
-        for session: Session
+        _ device: DeviceID, _ change: DeviceRelationChange, for session: Session
     ) async throws(ApusError) {
         guard session.allowedDevices?.contains(device) ?? true else {
             throw ApusError(.notAllowed, "the token does not name this device")
         }
-        _ = try await ask(
-            .device, device.rawValue,
-            SessionRelate.with {
-                $0.account = session.role == .admin ? "" : session.account.rawValue
-                ($0.change, $0.other, $0.control) = (change, other?.rawValue ?? "", control)
-            })
+        let client = session.role == .admin ? nil : session.account
+        _ = try await ask(.device, device.rawValue, change.message(by: client))
     }
 
     /// A grant to play a device. Every node accepts it for ``SessionConfiguration/grantLifetime``, or until the

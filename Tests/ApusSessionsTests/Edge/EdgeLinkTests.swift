@@ -171,27 +171,28 @@ struct EdgeLinkTests {
         #expect(bench.machine.held("c")?.links == [2])
     }
 
-    @Test("Sessions of an account that lost a right to a device end, so that it is checked again (IV-B10)")
+    @Test("Sessions that have used a device end when their account loses a right to it, and others do not (IV-B10)")
     func withdrawn() {
         var bench = Bench()
-        for (link, id) in ["b", "a"].enumerated() { bench.open(id, link) }
+        for (link, id) in ["b", "a", "c"].enumerated() { bench.open(id, link) }
         func lost(_ account: String) -> [DeviceWithdrawal] {
-            [
-                DeviceWithdrawal(
-                    device: Bench.camera, account: AccountID(unchecked: account), number: 1, expires: .max)
-            ]
+            [DeviceWithdrawal(device: Bench.camera, account: AccountID(unchecked: account), expires: .max)]
         }
         #expect(bench.machine.withdrawn(lost("other")).count == 0)
         #expect(bench.machine.withdrawn([]).count == 0)
+        #expect(bench.machine.withdrawn(lost("acme")).count == 0, "others end sessions that never used their device")
+        for id in ["a", "b"] { bench.machine.uses(id, Bench.camera) }
+        for id in ["c", "nobody"] { bench.machine.uses(id, Bench.other) }
         let (count, actions) = bench.machine.withdrawn(lost("acme"))
         #expect(count == 2)
         #expect(
             bench.said(actions) == [
                 .end([0], .linkLost), .ask(.unregister, "b"), .end([1], .linkLost), .ask(.unregister, "a"),
             ])
-        // The clients are there again, and nothing new is lost.
+        #expect(bench.machine.held("c")?.links == [2])
+        // The client is there again, and has not asked for the device.
         bench.settle()
         bench.open("a", 3)
-        #expect(bench.machine.withdrawn([]).count == 0 && bench.machine.held("a")?.links == [3])
+        #expect(bench.machine.withdrawn(lost("acme")).count == 0 && bench.machine.held("a")?.links == [3])
     }
 }

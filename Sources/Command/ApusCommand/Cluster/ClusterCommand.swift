@@ -60,6 +60,8 @@ struct NodeOutcome: Encodable {
     var process: NodeProcess.State
     /// True after a drain.
     var drained: Bool?
+    /// After a restart: true if the process did not end by itself within the grace period, and was killed.
+    var killed: Bool?
 }
 
 /// Selects the node of a command.

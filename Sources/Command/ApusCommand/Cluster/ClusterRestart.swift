@@ -42,7 +42,7 @@ struct ClusterRestart: AsyncParsableCommand {
             try await Task.sleep(for: .milliseconds(100))
         }
         try output.show(
-            NodeOutcome(node: found.name, process: process.state),
+            NodeOutcome(node: found.name, process: process.state, killed: !ended),
             (ended ? [] : ["\(found.name) did not end within \(Self.stopGrace.components.seconds) s and was killed."])
                 + ["The node \(found.name) was restarted."])
     }

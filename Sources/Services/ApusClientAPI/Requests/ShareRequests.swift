@@ -2,7 +2,6 @@ import ApusContract
 import ApusCore
 package import ApusSessions
 package import ApusStorage
-import ApusWire
 import SwiftProtobuf
 
 // Which accounts may use a device (IV-B8, IV-B10, docs/sharing.md). The owner of the device's session decides.
@@ -12,31 +11,33 @@ extension ClientAPI {
     package mutating func addShareRequests(_ sessions: SessionService, records: any RecordStore) {
         let records = SessionRecords(records)
         @Sendable func relate(
-            _ device: String, _ change: SessionRelate.Change, _ account: String?, control: Bool = false,
-            _ call: ClientCall
+            _ device: String, _ change: DeviceRelationChange, _ call: ClientCall
         ) async throws(ApusError) {
             let device = try DeviceID(checking: device, "the device's id")
-            let other = try account.map { text throws(ApusError) in try AccountID(checking: text, "the account") }
-            try await sessions.relate(device, change, other, control: control, for: call.session)
+            try await sessions.relate(device, change, for: call.session)
+        }
+        @Sendable func account(_ text: String) throws(ApusError) -> AccountID {
+            try AccountID(checking: text, "the account")
         }
         on(ClientBindDeviceRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
-            try await relate(request.device, .bind, request.account, call)
+            try await relate(request.device, .bind(try account(request.account)), call)
             return ClientBindDeviceResponse()
         }
         on(ClientUnbindDeviceRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
-            try await relate(request.device, .unbind, nil, call)
+            try await relate(request.device, .unbind, call)
             return ClientUnbindDeviceResponse()
         }
         on(ClientTransferDeviceRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
-            try await relate(request.device, .transfer, request.account, call)
+            try await relate(request.device, .transfer(try account(request.account)), call)
             return ClientTransferDeviceResponse()
         }
         on(ClientShareDeviceRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
-            try await relate(request.device, .share, request.account, control: request.control, call)
+            let share = DeviceShare(account: try account(request.account), control: request.control)
+            try await relate(request.device, .share(share), call)
             return ClientShareDeviceResponse()
         }
         on(ClientUnshareDeviceRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
-            try await relate(request.device, .unshare, request.account, call)
+            try await relate(request.device, .unshare(try account(request.account)), call)
             return ClientUnshareDeviceResponse()
         }
         on(ClientListSharesRequest.self) { request, call throws(ApusError) in

@@ -102,7 +102,7 @@ package nonisolated struct StoredWithdrawal: Sendable {
 
     package var account: String = String()
 
-    /// differs for each loss
+    /// that of the change
     package var number: UInt64 = 0
 
     /// Unix seconds
@@ -112,6 +112,23 @@ package nonisolated struct StoredWithdrawal: Sendable {
 
     package init() {}
   }
+
+  package init() {}
+}
+
+/// One record for all withdrawals.
+package nonisolated struct StoredWithdrawals: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// that of the newest change
+  package var number: UInt64 = 0
+
+  /// of the records of devices
+  package var count: UInt32 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
 }
@@ -379,7 +396,7 @@ nonisolated extension StoredWithdrawal.Account: SwiftProtobuf.Message, SwiftProt
       // enabled. https://github.com/apple/swift-protobuf/issues/1034
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularStringField(value: &self.account) }()
-      case 2: try { try decoder.decodeSingularFixed64Field(value: &self.number) }()
+      case 2: try { try decoder.decodeSingularUInt64Field(value: &self.number) }()
       case 3: try { try decoder.decodeSingularInt64Field(value: &self.expiresS) }()
       default: break
       }
@@ -391,7 +408,7 @@ nonisolated extension StoredWithdrawal.Account: SwiftProtobuf.Message, SwiftProt
       try visitor.visitSingularStringField(value: self.account, fieldNumber: 1)
     }
     if self.number != 0 {
-      try visitor.visitSingularFixed64Field(value: self.number, fieldNumber: 2)
+      try visitor.visitSingularUInt64Field(value: self.number, fieldNumber: 2)
     }
     if self.expiresS != 0 {
       try visitor.visitSingularInt64Field(value: self.expiresS, fieldNumber: 3)
@@ -403,6 +420,41 @@ nonisolated extension StoredWithdrawal.Account: SwiftProtobuf.Message, SwiftProt
     if lhs.account != rhs.account {return false}
     if lhs.number != rhs.number {return false}
     if lhs.expiresS != rhs.expiresS {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension StoredWithdrawals: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Withdrawals"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}number\0\u{1}count\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularUInt64Field(value: &self.number) }()
+      case 2: try { try decoder.decodeSingularUInt32Field(value: &self.count) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.number != 0 {
+      try visitor.visitSingularUInt64Field(value: self.number, fieldNumber: 1)
+    }
+    if self.count != 0 {
+      try visitor.visitSingularUInt32Field(value: self.count, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: StoredWithdrawals, rhs: StoredWithdrawals) -> Bool {
+    if lhs.number != rhs.number {return false}
+    if lhs.count != rhs.count {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -106,8 +106,8 @@ extension SessionRecords {
     /// - Parameters:
     ///   - client: the account of the client that asks; nil for an operator.
     ///   - keepSeconds: how long grants are valid.
-    /// - Throws: as ``DeviceRecord/apply(_:by:now:)``; 8002 if the device is not known; 10007 as ``withdrawnMax``
-    ///   says; 10013 if a later epoch wrote the record; 10030 after too many other writes.
+    /// - Throws: as ``DeviceRecord/apply(_:by:now:)``; 8002 if the device is not known; 10007 beyond ``withdrawnMax``
+    ///   or ``withdrawalsMax``; 10013 if a later epoch wrote the record; 10030 after too many other writes.
     package func relate(
         _ device: DeviceID, epoch: Epoch, _ change: DeviceRelationChange, by client: AccountID?, now: Int64,
         keepSeconds: Int64
@@ -117,7 +117,9 @@ extension SessionRecords {
             let found = try await store.record(Self.devices, key)
             var record = found.map { DeviceRecord($0) } ?? DeviceRecord(device: device, epoch: epoch)
             guard found != nil || change.isBinding else { throw ApusError(.targetUnknown, "no such device") }
+            let before = record
             let lost = try record.apply(change, by: client, now: now)
+            guard record != before else { return record }
             record.epoch = epoch
             let write = try Self.devices.put(
                 record.message, fence: RecordFence(epoch: epoch, writer: writer),

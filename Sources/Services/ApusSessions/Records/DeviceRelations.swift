@@ -1,5 +1,6 @@
 package import ApusCore
 import ApusWire
+import SwiftProtobuf
 
 /// Another account that may use a device (IV-B10).
 package struct DeviceShare: Sendable, Hashable {
@@ -74,8 +75,10 @@ extension DeviceRecord {
             return []
         case .unshare(let other):
             guard other != account else { throw ApusError(.boundToThisUser) }
-            shares.removeAll { $0.account == other }
-            // Also if it was not shared: the request may be a repetition whose first half was carried out.
+            // If it is not shared, nothing changes: a repeated request succeeds, and one of an account without a right
+            // has no effect.
+            guard let index = shares.firstIndex(where: { $0.account == other }) else { return [] }
+            shares.remove(at: index)
             return [other]
         }
     }
@@ -107,6 +110,21 @@ extension DeviceRelationChange {
         case .share: self = .share(DeviceShare(account: try other(), control: message.control))
         case .unshare: self = .unshare(try other())
         case .unspecified, .UNRECOGNIZED: throw ApusError(.malformed, "the change is not known here")
+        }
+    }
+
+    /// - Parameter client: the account of the client that asks; nil for an operator.
+    func message(by client: AccountID?) -> SessionRelate {
+        .with {
+            $0.account = client?.rawValue ?? ""
+            switch self {
+            case .bind(let other): ($0.change, $0.other) = (.bind, other.rawValue)
+            case .unbind: $0.change = .unbind
+            case .transfer(let other): ($0.change, $0.other) = (.transfer, other.rawValue)
+            case .share(let share):
+                ($0.change, $0.other, $0.control) = (.share, share.account.rawValue, share.control)
+            case .unshare(let other): ($0.change, $0.other) = (.unshare, other.rawValue)
+            }
         }
     }
 }

@@ -66,7 +66,6 @@ package struct RevocationRecord: Sendable, Hashable {
 package struct RevocationSet: Sendable, Equatable {
     package var mark: RevocationMark
     package var records: [RevocationRecord]
-    package var withdrawals: [DeviceWithdrawal] = []
 }
 
 /// Shows, by comparison with an earlier mark, whether the revocations have changed.
@@ -85,7 +84,7 @@ extension SessionRecords {
     static let revocationState = RecordCollection<StoredRevocations>(
         "revocation-state", layout: 1, key: { _ in revocationStateKey }, usesReserve: true)
 
-    static let revocationStateKey = OrderedKey(.text("all"))
+    private static let revocationStateKey = OrderedKey(.text("all"))
     /// The maximum number of expired revocations that a new one removes.
     private static let expiredCountMax = 100
     /// The maximum number of attempts of a revocation if other writes intervene.
@@ -154,8 +153,7 @@ extension SessionRecords {
             records += page.records.compactMap { RevocationRecord($0.body) }.filter { $0.expires > wallSeconds }
             token = page.next
         } while token != nil
-        return RevocationSet(
-            mark: now, records: records, withdrawals: try await withdrawals(wallSeconds: wallSeconds))
+        return RevocationSet(mark: now, records: records)
     }
 
     /// Rows of the table `revocations` of earlier releases.

@@ -15,7 +15,7 @@ package struct SessionRecords: Sendable {
 
     /// The collections for the store, including imports of tables of earlier releases.
     package static let catalogue = RecordCatalogue(
-        [devices, identities, revocations, revocationState, withdrawals],
+        [devices, identities, revocations, revocationState, withdrawals, withdrawalState],
         imports: [earlierDevices, earlierIdentities, earlierRevocations])
 }
 

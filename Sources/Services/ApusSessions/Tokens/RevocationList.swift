@@ -1,4 +1,4 @@
-package import ApusCore
+import ApusCore
 
 /// The revoked tokens, in a form for lookups at every sign-in and for every session (IV-A6).
 /// A lookup takes constant time, whatever the number of revocations. Pure.
@@ -7,14 +7,11 @@ package struct RevocationList: Sendable, Equatable {
     /// Tokens that were issued before these times are revoked.
     private var identities: [String: [AccountID: Int64]] = [:]
     private var accounts: [AccountID: Int64] = [:]
-    /// The accounts that lost a right to a device (IV-B10).
-    private var withdrawals: [DeviceID: [DeviceWithdrawal]] = [:]
     /// The number of revocations in the list.
     package let count: Int
 
-    package init(_ records: [RevocationRecord] = [], withdrawals: [DeviceWithdrawal] = []) {
+    package init(_ records: [RevocationRecord] = []) {
         count = records.count
-        self.withdrawals = Dictionary(grouping: withdrawals, by: \.device)
         for record in records {
             switch record.subject {
             case .token(let tag): tokens.insert(tag)
@@ -30,18 +27,6 @@ package struct RevocationList: Sendable, Equatable {
     /// True if the token of a session was revoked.
     package func revokes(_ session: Session) -> Bool {
         revokes(session.token, account: session.account, identities: [session.access.rawValue, session.identity])
-    }
-
-    /// True if the account lost a right to the device lately. It may have received another since, so the owner decides.
-    package func hasWithdrawn(_ account: AccountID, from device: DeviceID) -> Bool {
-        withdrawals[device]?.contains { $0.account == account } ?? false
-    }
-
-    /// What this list has and the other has not.
-    func newWithdrawals(since other: RevocationList) -> [DeviceWithdrawal] {
-        withdrawals.values.joined().filter { new in
-            other.withdrawals[new.device]?.contains { $0.number == new.number } != true
-        }
     }
 
     /// True if a token of these identities of an account was revoked.
