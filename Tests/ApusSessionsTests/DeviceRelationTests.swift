@@ -1,6 +1,8 @@
 import ApusCore
 import ApusSessions
 import ApusTestKit
+import ApusWire
+import SwiftProtobuf
 import Testing
 
 @Suite("Which accounts may use a device (IV-B8, IV-B10)")
@@ -32,6 +34,61 @@ struct DeviceRelationTests {
         Self.fails(.boundToThisUser, record, .bind(Self.anna), by: nil)
         Self.fails(.boundToOtherUser, record, .bind(Self.ben), by: nil)
         Self.fails(.illegalRelation, Self.record(of: nil), .bind(Self.ben), by: Self.ben)
+    }
+
+    @Test("A device goes to users of its own customer only (8024), and a customer changes its own devices only (IV-B8)")
+    func customers() throws {
+        let (acme, other) = (CustomerID(unchecked: "acme"), CustomerID(unchecked: "other"))
+        var record = Self.record(of: nil)
+        func apply(
+            _ change: DeviceRelationChange, by client: DeviceClient, of customer: CustomerID?
+        ) -> ErrorCode? {
+            do throws(ApusError) {
+                _ = try record.apply(change, by: client, customer: customer, now: 5)
+                return nil
+            } catch {
+                return error.code
+            }
+        }
+        // A device of no customer, and a user of one.
+        #expect(apply(.bind(Self.anna), by: .operator, of: acme) == .otherCustomer)
+        #expect(apply(.bind(Self.anna), by: .customer(acme), of: acme) == .otherCustomer)
+        #expect(apply(.assign(acme), by: .customer(acme), of: nil) == .illegalRelation)
+        #expect(apply(.assign(acme), by: .account(Self.anna), of: nil) == .illegalRelation)
+        #expect(apply(.assign(acme), by: .operator, of: nil) == nil && record.customer == acme)
+        #expect(apply(.bind(Self.anna), by: .customer(other), of: other) == .otherCustomer)
+        for customer in [nil, other] { #expect(apply(.bind(Self.anna), by: .operator, of: customer) == .otherCustomer) }
+        #expect(apply(.bind(Self.anna), by: .customer(acme), of: acme) == nil && record.account == Self.anna)
+
+        let share = DeviceRelationChange.share(DeviceShare(account: Self.ben, control: true))
+        for change in [share, .transfer(Self.ben)] {
+            for client in [DeviceClient.account(Self.anna), .customer(acme), .operator] {
+                #expect(apply(change, by: client, of: other) == .otherCustomer)
+                #expect(apply(change, by: client, of: nil) == .otherCustomer)
+            }
+            #expect(apply(change, by: .customer(other), of: acme) == .illegalRelation)
+        }
+        #expect(apply(share, by: .account(Self.anna), of: acme) == nil)
+        // A bound device stays with the customer of its account.
+        #expect(apply(.assign(other), by: .operator, of: acme) == .otherCustomer)
+        #expect(apply(.unbind, by: .customer(other), of: acme) == .illegalRelation)
+        #expect(apply(.unbind, by: .customer(acme), of: acme) == nil && record.customer == acme)
+        #expect(apply(.assign(nil), by: .operator, of: nil) == nil && record.customer == nil)
+    }
+
+    @Test("Who changes a device is written as no account can be named, so that an earlier release refuses it")
+    func clients() throws {
+        for client in [
+            DeviceClient.operator, .customer(CustomerID(unchecked: "acme")), .account(Self.anna),
+        ] {
+            let message = DeviceRelationChange.unbind.message(by: client)
+            #expect(try DeviceClient(message) == client)
+        }
+        let customer = DeviceRelationChange.unbind.message(by: .customer(CustomerID(unchecked: "acme")))
+        #expect(!customer.account.isEmpty && AccountID(rawValue: customer.account) == nil)
+        for text in ["@", "@@", "a b", "@a/b"] {
+            #expect(throws: ApusError.self) { try DeviceClient(.with { $0.account = text }) }
+        }
     }
 
     @Test("A share gives a right and no more, is changed in place, and ends for its guest alone (IV-B10)")
@@ -116,5 +173,14 @@ struct DeviceRelationTests {
                 Self.fails(.boundToThisUser, record, .transfer(Self.carl), by: Self.carl)
             }
         }
+    }
+}
+
+extension DeviceRecord {
+    /// As an account, or an operator, where nobody has a customer.
+    fileprivate mutating func apply(
+        _ change: DeviceRelationChange, by client: AccountID?, now: Int64
+    ) throws(ApusError) -> [AccountID] {
+        try apply(change, by: client.map { .account($0) } ?? .operator, customer: nil, now: now)
     }
 }

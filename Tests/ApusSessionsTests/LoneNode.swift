@@ -89,12 +89,14 @@ struct LoneNode: Sendable {
     func changeOwner(epoch: Epoch) { view.update(Self.map(epoch: epoch)) }
 
     /// Signs in with a token. Throws what the client is told.
-    func open(_ role: Session.Role, _ name: String, instance: UInt64) async throws -> Opened {
+    func open(
+        _ role: Session.Role, _ name: String, instance: UInt64, isForOneUse: Bool = false
+    ) async throws -> Opened {
         let claims = TokenClaims(
             access: AccessID(unchecked: "access-\(name)"), account: AccountID(unchecked: "acme"), role: role,
             device: role == .device ? DeviceID(unchecked: name) : nil,
             issuedAt: Int64(Date().timeIntervalSince1970), lifetime: .seconds(600), cluster: Self.cluster,
-            id: "token-\(name)-\(instance)")
+            id: isForOneUse ? "token-\(name)" : "token-\(name)-\(instance)", isForOneUse: isForOneUse)
         let link = RecordedLink()
         var hello = ClientHello.with {
             $0.version = 1

@@ -111,7 +111,8 @@ struct SessionRecordsTests {
         func relate(
             _ change: DeviceRelationChange, by client: AccountID?, epoch: Epoch = 4, now: Int64 = 100
         ) async throws(ApusError) -> DeviceRecord {
-            try await records.relate(device, epoch: epoch, change, by: client, now: now, keepSeconds: 60)
+            try await records.relate(
+                device, epoch: epoch, change, by: client.map { .account($0) } ?? .operator, now: now, keepSeconds: 60)
         }
         await #expect(throws: ApusError(.targetUnknown, "no such device")) { try await relate(.unbind, by: account) }
         _ = try await relate(.bind(account), by: nil)

@@ -22,6 +22,25 @@ struct SessionServiceTests {
         }
     }
 
+    @Test("A token for one use is for the client that used it first, whose answer may be lost (IV-A3)")
+    func forOneUse() async throws {
+        try await LoneNode.with { node in
+            let first = try await node.open(.app, "guest", instance: 7, isForOneUse: true)
+            _ = try await node.open(.app, "guest", instance: 7, isForOneUse: true)
+            for instance: UInt64 in [8, 0] {
+                await #expect(throws: ApusError(.tokenInvalid)) {
+                    try await node.open(.app, "guest", instance: instance, isForOneUse: true)
+                }
+            }
+            #expect(try node.resume(first, RecordedLink()) != nil)
+            // A client that cannot name itself uses it once.
+            _ = try await node.open(.app, "nameless", instance: 0, isForOneUse: true)
+            await #expect(throws: ApusError(.tokenInvalid)) {
+                try await node.open(.app, "nameless", instance: 0, isForOneUse: true)
+            }
+        }
+    }
+
     @Test("A superseded client that comes back before its socket is closed is not confirmed (IV-A5)")
     func kickedAndResumed() async throws {
         try await LoneNode.with { node in

@@ -11,3 +11,4 @@ values = strategies.recursive(
         strategies.text(max_size=8), inner, max_size=3),
     max_leaves=4)
 schemathesis.openapi.format("json", values.map(json.dumps))
+schemathesis.openapi.format("json-ctlVal", values.map(lambda value: json.dumps({"ctlVal": value})))

@@ -163,9 +163,6 @@ def main():
         say("Starting three nodes.")
         stack.callback(cluster.stop)
         cluster.start()
-        public = "  token_public: pki/token.pub"
-        configure(cluster, "n1", public, f"{public}\n  token_private: pki/token.key")
-        cluster.run("cluster", "restart", "n1")
         tokens = {
             "app": cluster.token("app"), "second app": cluster.token("app"), "admin": cluster.token("admin")}
         serve_tls(cluster, "n2", tokens)

@@ -50,6 +50,7 @@ package enum NodeConfigurationFile {
             keys:
               cluster: pki/cluster.key
               token_public: pki/token.pub
+              token_private: pki/token.key
             threads: 2
             # All peers are on this machine. Elsewhere, peers at such addresses must not be permitted.
             relay:

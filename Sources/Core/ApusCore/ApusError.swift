@@ -41,6 +41,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public static let illegalRelation = Self(8003, "the target is not bound to this account")
     public static let boundToThisUser = Self(8022, "the device is already bound to this user")
     public static let boundToOtherUser = Self(8023, "the device is bound to another user")
+    public static let otherCustomer = Self(8024, "the device's customer is not the user's customer")
 
     // Control server.
     public static let userPropertyName = Self(8605, "the name of a user property begins with _")
@@ -107,7 +108,8 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
 
     /// All numbers, in order.
     public static let all: [ErrorCode] = [
-        targetOffline, targetUnknown, illegalRelation, boundToThisUser, boundToOtherUser, userPropertyName,
+        targetOffline, targetUnknown, illegalRelation, boundToThisUser, boundToOtherUser, otherCustomer,
+        userPropertyName,
         malformed, frameTooLarge, versionUnsupported, methodUnknown, deadlineExceeded, cancelled, overloaded, linkLost,
         moved, noRoute, wrongCluster, noOwnership, staleEpoch, handshakeTimeout, idleTimeout, slowReader, shuttingDown,
         internalFailure, addressInUse, stateForeign, storageFailed, configurationInvalid, tooManyStreams,

@@ -57,6 +57,9 @@ extension ErrorCode {
             .boundToOtherUser, "boundToOtherUser", [.client],
             "Use a token of the account that the device is bound to."),
         Explanation(
+            .otherCustomer, "otherCustomer", [.client],
+            "Use a device and a user of one customer. An operator assigns devices to customers."),
+        Explanation(
             .userPropertyName, "userPropertyName", [.client],
             "Choose another name: those that begin with `_` are built in, and cannot be added or deleted."),
     ]

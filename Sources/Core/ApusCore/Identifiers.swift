@@ -25,6 +25,12 @@ public struct AccountID: IdentifierString {
     public init(unchecked rawValue: String) { self.rawValue = rawValue }
 }
 
+/// An integrator: a tenant of the cluster with users and devices of its own (IV-A1, IV-B8). Limits as ``ClusterID``.
+public struct CustomerID: IdentifierString {
+    public let rawValue: String
+    public init(unchecked rawValue: String) { self.rawValue = rawValue }
+}
+
 /// The unique identity of one outside caller, a device or an app (IV-A1). Limits as ``ClusterID``.
 public struct AccessID: IdentifierString {
     public let rawValue: String

@@ -97,7 +97,7 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
             switch handler.session?.role {
             case .device: counts.devices += 1
             case .app: counts.apps += 1
-            case .admin, nil: break
+            case .admin, .customer, nil: break
             }
             counts.viewers += handler.played.count
         }

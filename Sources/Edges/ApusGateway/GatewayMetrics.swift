@@ -27,7 +27,7 @@ package struct GatewayMetrics: Sendable {
         switch role {
         case .device: devices
         case .app: apps
-        case .admin: admins
+        case .admin, .customer: admins
         }
     }
 

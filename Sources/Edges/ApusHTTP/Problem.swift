@@ -36,8 +36,8 @@ struct Problem {
         case .tokenInvalid, .tokenExpired: .unauthorized
         case .notAllowed, .illegalRelation: .forbidden
         case .targetUnknown, .methodUnknown, .pathIllegal, .propertyUnknown, .actionUnknown, .callbackUnknown: .notFound
-        case .kicked, .versionConflict, .boundToOtherUser, .boundToThisUser, .duplicateMessage, .actionFailed,
-            .passToDeviceFailed, .cancelled:
+        case .kicked, .versionConflict, .boundToOtherUser, .boundToThisUser, .otherCustomer, .duplicateMessage,
+            .actionFailed, .passToDeviceFailed, .cancelled:
             .conflict
         case .frameTooLarge, .messageTooLarge: .contentTooLarge
         case .overloaded, .tooManyConnections, .tooManyStreams, .deviceBusy: .tooManyRequests

@@ -153,6 +153,9 @@ final class NodeParts: Sendable {
         api.addTokenRequests(
             records: node.records, signing: signing,
             cluster: node.configuration.cluster, wallSeconds: { clock.wallSeconds() })
+        api.addAccountRequests(
+            requests.sessions, records: node.records, signing: signing, cluster: node.configuration.cluster,
+            configuration: node.configuration.accounts, wallSeconds: { clock.wallSeconds() })
         requests.add(to: &api)
         ThingService(entities: node.entities, sessions: requests.sessions, topics: node.topics).add(to: &api)
         commands.add(to: &api)

@@ -78,6 +78,7 @@ public struct NodeConfiguration: Sendable {
     package var replication = ReplicaConfiguration()
     package var channels: ChannelConfiguration
     package var sessions: SessionConfiguration
+    package var accounts = AccountConfiguration()
     package var relay: RelayConfiguration
     package var api = ClientAPIConfiguration()
     /// The bounds of commands to devices.
@@ -348,6 +349,11 @@ public struct NodeConfiguration: Sendable {
             "sessions.unwritten_max", default: d.unwrittenMax, in: 1...10_000_000)
         sessions.revocationInterval = try reader.duration(
             "sessions.revocation_interval", default: d.revocationInterval)
+        accounts.usersMax = try reader.int("accounts.users_max", default: accounts.usersMax, in: 1...100_000_000)
+        accounts.tokenLifetimeMax = try reader.duration(
+            "accounts.token_lifetime_max", default: accounts.tokenLifetimeMax)
+        accounts.revocationsMax = try reader.int(
+            "accounts.revocations_max", default: accounts.revocationsMax, in: 1...50_000)
         guard sessions.revocationInterval >= .milliseconds(20), sessions.revocationInterval <= .seconds(60) else {
             throw reader.invalid("sessions.revocation_interval", "20ms to 60s are expected")
         }

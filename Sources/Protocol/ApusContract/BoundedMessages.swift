@@ -58,6 +58,31 @@ extension ClientShareDeviceRequest: BoundedMessage {}
 extension ClientUnshareDeviceRequest: BoundedMessage {}
 extension ClientListSharesRequest: BoundedMessage {}
 extension ClientGetPresenceRequest: BoundedMessage {}
+extension ClientCreateCustomerRequest: BoundedMessage {}
+extension ClientListCustomersRequest: BoundedMessage {}
+extension ClientRevokeKeyRequest: BoundedMessage {}
+extension ClientAssignDeviceRequest: BoundedMessage {}
+extension ClientRegisterUserRequest: BoundedMessage {}
+extension ClientListUsersRequest: BoundedMessage {}
+extension ClientRevokeUserRequest: BoundedMessage {}
+extension ClientRevokeAccessRequest: BoundedMessage {}
+
+extension ClientIssueKeyRequest: BoundedMessage {
+    package var isWithinBounds: Bool { (0...999_999_999).contains(lifetimeSeconds) }
+}
+
+extension ClientAuthorizeUserRequest: BoundedMessage {
+    package var isWithinBounds: Bool { (0...999_999_999).contains(lifetimeSeconds) }
+}
+
+extension ClientGrantAccessRequest: BoundedMessage {
+    package var isWithinBounds: Bool { (0...999_999_999).contains(lifetimeSeconds) }
+}
+
+extension ClientAuthorizeDeviceRequest: BoundedMessage {
+    package var isWithinBounds: Bool { (0...999_999_999).contains(lifetimeSeconds) }
+}
+
 extension ClientReadPropertyRequest: BoundedMessage {}
 extension ClientWritePropertyRequest: BoundedMessage {}
 extension ClientAddUserPropertyRequest: BoundedMessage {}

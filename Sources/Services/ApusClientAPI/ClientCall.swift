@@ -104,6 +104,7 @@ extension Session.Role {
         case .device: .device
         case .app: .app
         case .admin: .admin
+        case .customer: .customer
         }
     }
 }

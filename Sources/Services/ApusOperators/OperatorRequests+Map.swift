@@ -40,10 +40,7 @@ extension OperatorRequests {
     }
 
     private static func shard(of request: ClientExplainShardRequest) throws(ApusError) -> ShardID {
-        guard request.shard.isEmpty != request.device.isEmpty else {
-            throw ApusError(.badParameter, "one of shard and device must be given")
-        }
-        guard request.device.isEmpty else {
+        guard !request.shard.isEmpty else {
             return ShardID(of: try DeviceID(checking: request.device, "the device"))
         }
         guard let number = UInt16(request.shard), number < ShardID.count else {

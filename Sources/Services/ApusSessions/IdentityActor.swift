@@ -37,7 +37,8 @@ package actor IdentityActor {
             configuration: context.configuration.presence, epoch: epoch, now: .now(), wallSeconds: wallSeconds())
     }
 
-    /// Registers a session's place. Throws 8023 if the device is bound to another account, 10006 if the place was gone
+    /// Registers a session's place. Throws 8023 if the device is bound to another account, 8024 if
+    /// the account is not of the device's customer, 10006 if the place was gone
     /// before the records were read.
     package func register(_ message: SessionRegister) async throws(ApusError) -> SessionRegistered {
         let place = try SessionPlace(message.place)
@@ -108,10 +109,8 @@ package actor IdentityActor {
     /// - Throws: as ``SessionRecords/relate(_:epoch:_:by:now:keepSeconds:)``.
     package func relate(_ message: SessionRelate) async throws(ApusError) -> SessionRelated {
         let change = try DeviceRelationChange(message)
-        let client = AccountID(rawValue: message.account)
-        guard let device = DeviceID(rawValue: address.key), client != nil || message.account.isEmpty else {
-            throw ApusError(.malformed)
-        }
+        let client = try DeviceClient(message)
+        guard let device = DeviceID(rawValue: address.key) else { throw ApusError(.malformed) }
         guard !isChanging else {
             throw ApusError(.versionConflict, "another change of the device's accounts is in progress")
         }

@@ -41,6 +41,12 @@ package final class RevocationWatch: Sendable {
         throw ApusError(.tokenInvalid, "the token was revoked")
     }
 
+    /// Notes that a client uses a token for one use. Throws 12001 if another client has used it, 10021 if the records
+    /// cannot be written.
+    func use(_ token: TokenMark, instance: UInt64, wallSeconds: Int64) async throws(ApusError) {
+        try await records.use(token, instance: instance, wallSeconds: wallSeconds)
+    }
+
     /// Reads the revocations, first before the first client connects. Returns true if they have changed. Throws 10021
     /// if the records cannot be read.
     @discardableResult

@@ -2,7 +2,11 @@ package import ApusCore
 
 /// One client that a node admitted: a device or an app, with the claims of its token (IV-A6, D6).
 package struct Session: Sendable, Hashable {
-    package enum Role: String, Sendable, Hashable { case device, app, admin }
+    package enum Role: String, Sendable, Hashable {
+        case device, app, admin
+        /// The server of an integrator (IV-A1). It uses REST, and has no session.
+        case customer
+    }
 
     /// Unique to this session. It stays the same when the session is resumed with its ticket.
     package var id: String

@@ -13,8 +13,12 @@ extension SessionService {
     /// are too many sessions.
     package func open(_ hello: ClientHello, link: any ClientLink) async -> Result<OpenedSession, ApusError> {
         do throws(ApusError) {
-            let (identified, ticketExpires) = try identify(hello)
+            let (identified, ticketExpires, isForOneUse) = try identify(hello)
             if let ticketExpires { return .success(try resumed(identified, ticketExpires: ticketExpires, link)) }
+            if isForOneUse {
+                try await revocations.use(
+                    identified.token, instance: identified.instance, wallSeconds: wallSeconds())
+            }
             return .success(try opened(try await admit(identified, link), isConfirmed: true))
         } catch {
             return .failure(error)
@@ -93,12 +97,14 @@ extension SessionService {
         return (session, expires)
     }
 
-    private func identify(_ hello: ClientHello) throws(ApusError) -> (Session, ticketExpires: Int64?) {
+    private func identify(
+        _ hello: ClientHello
+    ) throws(ApusError) -> (Session, ticketExpires: Int64?, isForOneUse: Bool) {
         let role: Session.Role = hello.role == .device ? .device : .app
         if !hello.ticket.isEmpty {
             do throws(ApusError) {
                 let (session, expires) = try ticketed(hello)
-                return (session, expires)
+                return (session, expires, false)
             } catch {
                 // An invalid ticket is not an error if a token comes with it.
                 guard !hello.token.isEmpty else { throw error }
@@ -116,7 +122,7 @@ extension SessionService {
         guard session.role == role else {
             throw ApusError(.notAllowed, "the token is for role \(session.role.rawValue)")
         }
-        return (session, nil)
+        return (session, nil, claims.once ?? false)
     }
 
     private static func newSessionID() -> String {

@@ -238,15 +238,20 @@ package final class SessionService: Service, Sendable {
     /// Changes which accounts may use a device (IV-B8, IV-B10). Durable on return; every node acts on it within a
     /// second.
     ///
-    /// - Throws: 12004 if the token does not name the device; otherwise as
-    ///   ``SessionRecords/relate(_:epoch:_:by:now:keepSeconds:)``.
+    /// - Throws: 12004 if the token is for certain devices only: temporary access does not include who may use a device
+    ///   (IV-A3); otherwise as ``SessionRecords/relate(_:epoch:_:by:now:keepSeconds:)``.
     package func relate(
         _ device: DeviceID, _ change: DeviceRelationChange, for session: Session
     ) async throws(ApusError) {
-        guard session.allowedDevices?.contains(device) ?? true else {
-            throw ApusError(.notAllowed, "the token does not name this device")
+        guard session.allowedDevices == nil else {
+            throw ApusError(.notAllowed, "the token is for the use of certain devices only")
         }
-        let client = session.role == .admin ? nil : session.account
+        let client: DeviceClient =
+            switch session.role {
+            case .admin: .operator
+            case .customer: .customer(CustomerID(unchecked: session.account.rawValue))
+            case .app, .device: .account(session.account)
+            }
         _ = try await ask(.device, device.rawValue, change.message(by: client))
     }
 
@@ -286,10 +291,14 @@ package final class SessionService: Service, Sendable {
         state.withLock { !($0.edge.held(session)?.links.isEmpty ?? true) }
     }
 
-    /// The bearer of a token, as a session for one request. Throws 12001 and 12002.
+    /// The bearer of a token, as a session for one request. Throws 12001 and 12002, and 12004 for a token for one use:
+    /// it opens a session.
     package func bearer(of token: String) throws(ApusError) -> Session {
-        try Session(
-            claims: try verifier.verify(token, wallSeconds: wallSeconds()), id: "-", sinceMilliseconds: 0)
+        let claims = try verifier.verify(token, wallSeconds: wallSeconds())
+        guard claims.once != true else {
+            throw ApusError(.notAllowed, "a token for one use signs in over a connection")
+        }
+        return try Session(claims: claims, id: "-", sinceMilliseconds: 0)
     }
 
     /// Throws 12001 if the session's token is revoked, and 12002 if it has expired.

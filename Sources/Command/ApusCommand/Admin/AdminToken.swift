@@ -49,7 +49,7 @@ struct AdminToken: AsyncParsableCommand {
     }
 
     private func claims(cluster: String) throws -> TokenClaims {
-        guard let role = Session.Role(rawValue: role) else {
+        guard let role = Session.Role(rawValue: role), role != .customer else {
             throw ValidationError("--role must be device, app or admin")
         }
         let devices = try devices.map { try DeviceID.argument($0, "--device") }

@@ -94,7 +94,12 @@ struct ClusterAPI: Sendable {
     ///   the cluster answered.
     func ask<M: ClientRequestMessage>(_ message: M) async throws(ApusError) -> M.Reply {
         guard let rule = M.info.path else { throw ApusError(.methodUnknown, "\(M.info.name) has no path") }
-        let request = try Self.request(message, rule)
+        let fields = try Self.fields(of: message)
+        // The second path is for a request without a field of the first.
+        let isWhole = rule.parts.allSatisfy { part in
+            if case .field(let name) = part { !(fields[name] as? String ?? "").isEmpty } else { true }
+        }
+        let request = try Self.request(fields, isWhole ? rule : M.info.alias ?? rule)
         let answer = try await HTTPFetch.send(
             HTTPMethod(rawValue: rule.method.rawValue), request.path, to: address, token: token, body: request.body,
             tls: tls, timeout: Self.timeout)
@@ -110,13 +115,17 @@ struct ClusterAPI: Sendable {
         }
     }
 
-    private static func request(
-        _ message: some Message, _ rule: HTTPRule
-    ) throws(ApusError) -> (path: String, body: ByteBuffer?) {
+    private static func fields(of message: some Message) throws(ApusError) -> [String: Any] {
         guard let text = try? message.jsonUTF8Bytes() as [UInt8],
-            var fields = try? JSONSerialization.jsonObject(with: Data(text)) as? [String: Any]
+            let fields = try? JSONSerialization.jsonObject(with: Data(text)) as? [String: Any]
         else { throw ApusError(.internalFailure, "the request cannot be encoded") }
-        var path = ""
+        return fields
+    }
+
+    private static func request(
+        _ fields: [String: Any], _ rule: HTTPRule
+    ) throws(ApusError) -> (path: String, body: ByteBuffer?) {
+        var (fields, path) = (fields, "")
         for part in rule.parts {
             switch part {
             case .literal(let literal): path += "/\(literal)"

@@ -5,6 +5,9 @@ extension MetricCatalogue {
             "Sessions and subscriptions that were refused because a bound was reached (10007)."),
         .gauge("apus_sessions_revocations", "revocations", "Revocations that are in effect."),
         .counter(
+            "apus_accounts_refused_total", "requests",
+            "Requests of integrators that reached a bound of keys, users or revocations (10007)."),
+        .counter(
             "apus_sessions_revoked_total", "sessions",
             "Sessions that a revocation ended, and sign-ins that a revocation refused."),
         .gauge(

@@ -9,11 +9,14 @@ public struct ClientRoles: OptionSet, Sendable, Hashable {
     public static let app = Self(rawValue: 2)
     /// Operators.
     public static let admin = Self(rawValue: 4)
+    /// The servers of integrators (IV-A1).
+    public static let customer = Self(rawValue: 8)
     public static let all: Self = [.device, .app, .admin]
 
     /// The names of the roles, as tokens have them, in a fixed order.
     public var names: [String] {
-        [(Self.device, "device"), (.app, "app"), (.admin, "admin")].filter { contains($0.0) }.map(\.1)
+        [(Self.device, "device"), (.app, "app"), (.customer, "customer"), (.admin, "admin")]
+            .filter { contains($0.0) }.map(\.1)
     }
 }
 

@@ -44,7 +44,7 @@ extension ClientListDevicesRequest: ClientRequestMessage {
     public typealias Reply = ClientListDevicesResponse
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            20, "devices.list", .get("/v1/devices"), roles: [.app, .admin],
+            20, "devices.list", .get("/v1/devices"), roles: [.app, .customer, .admin],
             fields: ["account": .optionalIdentifier, "page_token": .optionalIdentifier],
             "List the devices of an account.")
     }
@@ -54,7 +54,8 @@ extension ClientGetDeviceRequest: ClientRequestMessage {
     public typealias Reply = ClientDevice
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            21, "devices.get", .get("/v1/devices/{device}"), roles: [.app, .admin], fields: ["device": .identifier],
+            21, "devices.get", .get("/v1/devices/{device}"), roles: [.app, .customer, .admin],
+            fields: ["device": .identifier],
             "Get a device.")
     }
 }
@@ -168,8 +169,11 @@ extension ClientExplainShardRequest: ClientRequestMessage {
     public typealias Reply = ClientExplainShardResponse
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            41, "shards.explain", .get("/v1/shards/why"), roles: .admin,
-            fields: ["shard": FieldRule(pattern: "^[0-9]{0,4}$"), "device": .optionalIdentifier],
+            41, "shards.explain", .get("/v1/shards/{shard}"), alias: .get("/v1/devices/{device}/shard"), roles: .admin,
+            fields: [
+                "shard": FieldRule(pattern: "^([0-9]{1,3}|[1-3][0-9]{3}|40[0-8][0-9]|409[0-5])$"),
+                "device": FieldRule(pattern: "^[A-Za-z0-9._-]{1,63}$"),
+            ],
             "Say who has a shard, or a device's shard, since when, and what moved it.")
     }
 }

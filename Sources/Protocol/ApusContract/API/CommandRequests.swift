@@ -8,6 +8,11 @@ extension ClientSendCommandRequest: ClientRequestMessage {
             fields: [
                 "device": .identifier, "id": .optionalCommand, "ttl_seconds": FieldRule(range: 0...604_800),
             ],
+            oneOf: [
+                RequestShape(["path": .action, "json": .json(member: "ctlVal")], absent: ["data"]),
+                RequestShape(["path": .argument, "json": .json], absent: ["data"]),
+                RequestShape([:], absent: ["path", "json"]),
+            ],
             "Send a device an action or raw data, and wait until it is answered.")
     }
 }
@@ -76,6 +81,8 @@ extension ClientCommandDelivery: ClientEventMessage {
 extension FieldRule {
     /// An id of a command.
     fileprivate static let command = Self(pattern: "^[0-9A-Fa-f]{32}$", isRequired: true)
+    fileprivate static let action = Self(pattern: "^Action\\.[A-Za-z0-9_-]{1,64}$")
+    fileprivate static let argument = Self(pattern: "^Action\\.[A-Za-z0-9_-]{1,64}\\.ctlVal$")
     fileprivate static let optionalCommand = Self(pattern: "^([0-9A-Fa-f]{32})?$")
     fileprivate static let commands = Self(pattern: "^[0-9A-Fa-f]{32}$", itemCount: 0...256)
 }

@@ -7,8 +7,8 @@ public struct FieldRule: Sendable, Hashable {
     /// The number of items of a repeated field.
     public var itemCount: ClosedRange<Int>?
     public var isRequired: Bool
-    /// The text is JSON.
-    public var isJSON = false
+    /// The format of a text that is JSON: `json`, or `json-` and the only member of the object that it is.
+    public var jsonFormat: String?
 
     public init(
         pattern: String? = nil, range: ClosedRange<Int>? = nil, itemCount: ClosedRange<Int>? = nil,
@@ -18,11 +18,15 @@ public struct FieldRule: Sendable, Hashable {
     }
 
     /// A text that is JSON.
-    public static let json: Self = {
+    public static let json = json(format: "json")
+    /// A text that is a JSON object with one member.
+    public static func json(member: String) -> Self { json(format: "json-\(member)") }
+
+    private static func json(format: String) -> Self {
         var rule = Self(isRequired: true)
-        rule.isJSON = true
+        rule.jsonFormat = format
         return rule
-    }()
+    }
 
     /// An id of a device, an account, a node or a client.
     public static let identifier = Self(pattern: "^[A-Za-z0-9._-]{1,63}$", isRequired: true)

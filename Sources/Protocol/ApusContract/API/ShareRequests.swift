@@ -4,8 +4,9 @@ extension ClientBindDeviceRequest: ClientRequestMessage {
     public typealias Reply = ClientBindDeviceResponse
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            63, "devices.bind", .post("/v1/devices/{device}/binding"), roles: .admin, isIdempotent: false,
-            isAudited: true, fields: ["device": .identifier, "account": .identifier], "Bind a device to an account.")
+            63, "devices.bind", .post("/v1/devices/{device}/binding"), roles: [.customer, .admin],
+            isIdempotent: false, isAudited: true, fields: ["device": .identifier, "account": .identifier],
+            "Bind a device to an account.")
     }
 }
 
@@ -13,7 +14,7 @@ extension ClientUnbindDeviceRequest: ClientRequestMessage {
     public typealias Reply = ClientUnbindDeviceResponse
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            64, "devices.unbind", .delete("/v1/devices/{device}/binding"), roles: [.app, .admin],
+            64, "devices.unbind", .delete("/v1/devices/{device}/binding"), roles: [.app, .customer, .admin],
             fields: ["device": .identifier],
             "Unbind a device from its account, end all its shares, and revoke the device's tokens.")
     }
@@ -23,7 +24,7 @@ extension ClientTransferDeviceRequest: ClientRequestMessage {
     public typealias Reply = ClientTransferDeviceResponse
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            65, "devices.transfer", .post("/v1/devices/{device}/transfer"), roles: [.app, .admin],
+            65, "devices.transfer", .post("/v1/devices/{device}/transfer"), roles: [.app, .customer, .admin],
             isIdempotent: false, fields: ["device": .identifier, "account": .identifier],
             "Bind a device to another account, end all its shares, and revoke the device's tokens.")
     }
@@ -33,7 +34,7 @@ extension ClientShareDeviceRequest: ClientRequestMessage {
     public typealias Reply = ClientShareDeviceResponse
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            66, "devices.share", .post("/v1/devices/{device}/shares"), roles: [.app, .admin],
+            66, "devices.share", .post("/v1/devices/{device}/shares"), roles: [.app, .customer, .admin],
             fields: ["device": .identifier, "account": .identifier], "Let another account use a device.")
     }
 }
@@ -42,7 +43,7 @@ extension ClientUnshareDeviceRequest: ClientRequestMessage {
     public typealias Reply = ClientUnshareDeviceResponse
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            67, "devices.unshare", .delete("/v1/devices/{device}/shares/{account}"), roles: [.app, .admin],
+            67, "devices.unshare", .delete("/v1/devices/{device}/shares/{account}"), roles: [.app, .customer, .admin],
             fields: ["device": .identifier, "account": .identifier], "End the use of a device by another account.")
     }
 }
@@ -51,7 +52,7 @@ extension ClientListSharesRequest: ClientRequestMessage {
     public typealias Reply = ClientListSharesResponse
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            68, "devices.shares", .get("/v1/devices/{device}/shares"), roles: [.app, .admin],
+            68, "devices.shares", .get("/v1/devices/{device}/shares"), roles: [.app, .customer, .admin],
             fields: ["device": .identifier], "List the other accounts that may use a device.")
     }
 }

@@ -110,6 +110,16 @@ public nonisolated struct ClientBindDeviceResponse: Sendable {
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
+  /// A token with which an app of the account signs in to use this device, for an hour. Empty if this node has no key to
+  /// sign tokens with.
+  public var token: String = String()
+
+  /// The access id in the token.
+  public var access: String = String()
+
+  /// Unix seconds.
+  public var expires: Int64 = 0
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -593,10 +603,10 @@ public nonisolated struct ClientExplainShardRequest: Sendable {
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  /// The shard's number, 0 to 4095. One of shard and device is given.
+  /// The shard's number, 0 to 4095.
   public var shard: String = String()
 
-  /// The device whose shard is meant.
+  /// The device whose shard is meant, if no number is given.
   public var device: String = String()
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -1058,18 +1068,39 @@ nonisolated extension ClientBindDeviceRequest: SwiftProtobuf.Message, SwiftProto
 
 nonisolated extension ClientBindDeviceResponse: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".BindDeviceResponse"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap()
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}token\0\u{1}access\0\u{1}expires\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
-    // Load everything into unknown fields
-    while try decoder.nextFieldNumber() != nil {}
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.token) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.access) }()
+      case 3: try { try decoder.decodeSingularInt64Field(value: &self.expires) }()
+      default: break
+      }
+    }
   }
 
   public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.token.isEmpty {
+      try visitor.visitSingularStringField(value: self.token, fieldNumber: 1)
+    }
+    if !self.access.isEmpty {
+      try visitor.visitSingularStringField(value: self.access, fieldNumber: 2)
+    }
+    if self.expires != 0 {
+      try visitor.visitSingularInt64Field(value: self.expires, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   public static func ==(lhs: ClientBindDeviceResponse, rhs: ClientBindDeviceResponse) -> Bool {
+    if lhs.token != rhs.token {return false}
+    if lhs.access != rhs.access {return false}
+    if lhs.expires != rhs.expires {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -286,7 +286,8 @@ public nonisolated struct SessionRelate: Sendable {
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  /// that of the client; empty for an operator
+  /// The client's account; that of a customer is `@` and its name, which nodes of earlier releases refuse. Empty for an
+  /// operator.
   public var account: String = String()
 
   public var change: SessionRelate.Change = .unspecified
@@ -314,6 +315,9 @@ public nonisolated struct SessionRelate: Sendable {
 
     /// with `other`
     case unshare // = 5
+
+    /// to the customer `other`, or to none if it is empty; for operators
+    case assign // = 6
     case UNRECOGNIZED(Int)
 
     public init() {
@@ -328,6 +332,7 @@ public nonisolated struct SessionRelate: Sendable {
       case 3: self = .transfer
       case 4: self = .share
       case 5: self = .unshare
+      case 6: self = .assign
       default: self = .UNRECOGNIZED(rawValue)
       }
     }
@@ -340,6 +345,7 @@ public nonisolated struct SessionRelate: Sendable {
       case .transfer: return 3
       case .share: return 4
       case .unshare: return 5
+      case .assign: return 6
       case .UNRECOGNIZED(let i): return i
       }
     }
@@ -352,6 +358,7 @@ public nonisolated struct SessionRelate: Sendable {
       .transfer,
       .share,
       .unshare,
+      .assign,
     ]
 
   }
@@ -913,7 +920,7 @@ nonisolated extension SessionRelate: SwiftProtobuf.Message, SwiftProtobuf._Messa
 }
 
 nonisolated extension SessionRelate.Change: SwiftProtobuf._ProtoNameProviding {
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0CHANGE_UNSPECIFIED\0\u{1}CHANGE_BIND\0\u{1}CHANGE_UNBIND\0\u{1}CHANGE_TRANSFER\0\u{1}CHANGE_SHARE\0\u{1}CHANGE_UNSHARE\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0CHANGE_UNSPECIFIED\0\u{1}CHANGE_BIND\0\u{1}CHANGE_UNBIND\0\u{1}CHANGE_TRANSFER\0\u{1}CHANGE_SHARE\0\u{1}CHANGE_UNSHARE\0\u{1}CHANGE_ASSIGN\0")
 }
 
 nonisolated extension SessionRelated: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {

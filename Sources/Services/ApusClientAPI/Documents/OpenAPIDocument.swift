@@ -183,7 +183,9 @@ package struct OpenAPIDocument {
         var parts: [(String, JSON)] = []
         if let pattern = rule.pattern { parts.append(("pattern", .string(pattern))) }
         // JSON Schema has no word for it that constrains; a client may know the format.
-        if rule.isJSON { parts += [("contentMediaType", .string("application/json")), ("format", .string("json"))] }
+        if let format = rule.jsonFormat {
+            parts += [("contentMediaType", .string("application/json")), ("format", .string(format))]
+        }
         if let range = rule.range {
             parts += [("minimum", .int(range.lowerBound)), ("maximum", .int(range.upperBound))]
         }
@@ -204,7 +206,7 @@ package struct OpenAPIDocument {
         let problems = [
             ("400", "The request is not valid (10001, 21031)."), ("401", "The token is not valid (12001, 12002)."),
             ("403", "The client may not do this (12004, 8003)."), ("404", "There is none (8002)."),
-            ("409", "It conflicts with what is there (8022, 8023, 10030)."),
+            ("409", "It conflicts with what is there (8022, 8023, 8024, 10030)."),
             ("413", "The body is too long (10002)."), ("429", "The account asks too often (10007)."),
             ("500", "An internal failure (10018)."),
             ("503", "Not available now; ask again (21025, 10008, 10017)."), ("504", "Not done in time (10005)."),

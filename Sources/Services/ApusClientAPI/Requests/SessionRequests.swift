@@ -64,7 +64,7 @@ extension ClientAPI {
             return ClientDevice(record)
         }
         on(ClientListDevicesRequest.self) { request, call throws(ApusError) in
-            let account = try call.account(named: request.account)
+            let account = try await records.account(named: request.account, call)
             let last = try request.pageToken.isEmpty ? nil : DeviceID(checking: request.pageToken, "pageToken")
             let limit = Int(min(request.pageSize == 0 ? 100 : request.pageSize, 500))
             let found = try await records.records(of: account, after: last, limit: limit)
@@ -90,9 +90,11 @@ extension ClientCall {
 }
 
 extension Session {
-    /// An operator knows all devices; an app those that its account may use, or those of them that its token names.
+    /// An operator knows all devices; an integrator those that are assigned to it; an app those that its account may
+    /// use, or those of them that its token names.
     func mayKnow(_ record: DeviceRecord) -> Bool {
         guard role != .admin else { return true }
+        guard role != .customer else { return record.customer?.rawValue == account.rawValue }
         return record.right(of: account) != nil && (allowedDevices?.contains(record.device) ?? true)
     }
 }

@@ -7,7 +7,7 @@ import SwiftProtobuf
 // Which accounts may use a device (IV-B8, IV-B10, docs/sharing.md). The owner of the device's session decides.
 
 extension ClientAPI {
-    /// Adds the requests that bind, transfer and share devices.
+    /// Adds the requests that unbind, transfer and share devices.
     package mutating func addShareRequests(_ sessions: SessionService, records: any RecordStore) {
         let records = SessionRecords(records)
         @Sendable func relate(
@@ -18,10 +18,6 @@ extension ClientAPI {
         }
         @Sendable func account(_ text: String) throws(ApusError) -> AccountID {
             try AccountID(checking: text, "the account")
-        }
-        on(ClientBindDeviceRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
-            try await relate(request.device, .bind(try account(request.account)), call)
-            return ClientBindDeviceResponse()
         }
         on(ClientUnbindDeviceRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
             try await relate(request.device, .unbind, call)
@@ -46,7 +42,7 @@ extension ClientAPI {
                 throw ApusError(.targetUnknown, "no such device")
             }
             // A guest sees its own share only.
-            let isOwner = call.session.role == .admin || record.account == call.session.account
+            let isOwner = call.session.role != .app || record.account == call.session.account
             return .with {
                 $0.shares = record.shares.filter { isOwner || $0.account == call.session.account }.map { share in
                     .with { ($0.account, $0.control) = (share.account.rawValue, share.control) }

@@ -27,9 +27,7 @@ extension ClientAPI {
             return ClientRevokeTokensResponse()
         }
         on(ClientIssueTokenRequest.self) { request, _ throws(ApusError) in
-            guard let signer = signing.current else {
-                throw ApusError(.unavailable, "this node has no key to sign tokens with (keys.token_private)")
-            }
+            guard let signer = signing.current else { throw ApusError.noSigner }
             let claims = try request.claims(cluster: cluster, now: wallSeconds())
             let token = try await signer.sign(claims)
             return .with {
@@ -56,7 +54,7 @@ extension ClientRevokeTokensRequest {
 
 extension ClientIssueTokenRequest {
     fileprivate func claims(cluster: ClusterID, now: Int64) throws(ApusError) -> TokenClaims {
-        guard let role = Session.Role(rawValue: role) else {
+        guard let role = Session.Role(rawValue: role), role != .customer else {
             throw ApusError(.badParameter, "the role is device, app or admin")
         }
         let account = try AccountID(checking: account, "the account")

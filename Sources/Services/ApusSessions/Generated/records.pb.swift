@@ -11,6 +11,11 @@
 /// The durable records of devices, identities and revocations (D16). Bodies of records: fields may be added, and never
 /// change their meaning.
 
+#if canImport(FoundationEssentials)
+package import FoundationEssentials
+#else
+package import Foundation
+#endif
 package import SwiftProtobuf
 
 // If the compiler emits an error on this type, it is because this file
@@ -59,6 +64,9 @@ package nonisolated struct StoredDevice: Sendable {
 
   /// Unix seconds; tokens of the device that were issued before are not accepted
   package var tokensAfterS: Int64 = 0
+
+  /// the integrator that it is assigned to; empty: none
+  package var customer: String = String()
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -252,13 +260,98 @@ package nonisolated struct StoredRevocations: Sendable {
   package init() {}
 }
 
+/// An integrator with its keys (IV-A1).
+package nonisolated struct StoredCustomer: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var customer: String = String()
+
+  /// the ids of its users are made with it; it never leaves the records
+  package var userSecret: Data = Data()
+
+  /// oldest first
+  package var keys: [StoredCustomer.Key] = []
+
+  package var users: UInt32 = 0
+
+  /// Unix seconds; until then, `revocations` counts
+  package var windowEndsS: Int64 = 0
+
+  package var revocations: UInt32 = 0
+
+  /// wall clock, for display
+  package var createdMs: Int64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package nonisolated struct Key: Sendable {
+    // SwiftProtobuf.Message conformance is added in an extension below. See the
+    // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+    // methods supported on all messages.
+
+    /// that of the token
+    package var id: String = String()
+
+    /// Unix seconds
+    package var issuedS: Int64 = 0
+
+    package var expiresS: Int64 = 0
+
+    package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+    package init() {}
+  }
+
+  package init() {}
+}
+
+/// A user of an integrator (IV-A1). Its id is also the name of its account.
+package nonisolated struct StoredUser: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var user: String = String()
+
+  package var customer: String = String()
+
+  /// wall clock, for display
+  package var registeredMs: Int64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+/// A token for one use that was used (IV-A3).
+package nonisolated struct StoredUsedToken: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// that of the token's id
+  package var tag: UInt64 = 0
+
+  /// the client that used it; 0: it named none
+  package var instance: UInt64 = 0
+
+  /// Unix seconds; the token's expiry
+  package var expiresS: Int64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
 // MARK: - Code below here is support for the SwiftProtobuf runtime.
 
 fileprivate nonisolated let _protobuf_package = "apus.records.v1"
 
 nonisolated extension StoredDevice: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Device"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}account\0\u{3}bound_at_ms\0\u{3}last_seen_ms\0\u{1}shares\0\u{3}tokens_after_s\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}account\0\u{3}bound_at_ms\0\u{3}last_seen_ms\0\u{1}shares\0\u{3}tokens_after_s\0\u{1}customer\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -272,6 +365,7 @@ nonisolated extension StoredDevice: SwiftProtobuf.Message, SwiftProtobuf._Messag
       case 4: try { try decoder.decodeSingularInt64Field(value: &self._lastSeenMs) }()
       case 5: try { try decoder.decodeRepeatedMessageField(value: &self.shares) }()
       case 6: try { try decoder.decodeSingularInt64Field(value: &self.tokensAfterS) }()
+      case 7: try { try decoder.decodeSingularStringField(value: &self.customer) }()
       default: break
       }
     }
@@ -300,6 +394,9 @@ nonisolated extension StoredDevice: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if self.tokensAfterS != 0 {
       try visitor.visitSingularInt64Field(value: self.tokensAfterS, fieldNumber: 6)
     }
+    if !self.customer.isEmpty {
+      try visitor.visitSingularStringField(value: self.customer, fieldNumber: 7)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -310,6 +407,7 @@ nonisolated extension StoredDevice: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if lhs._lastSeenMs != rhs._lastSeenMs {return false}
     if lhs.shares != rhs.shares {return false}
     if lhs.tokensAfterS != rhs.tokensAfterS {return false}
+    if lhs.customer != rhs.customer {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -699,6 +797,186 @@ nonisolated extension StoredRevocations: SwiftProtobuf.Message, SwiftProtobuf._M
 
   package static func ==(lhs: StoredRevocations, rhs: StoredRevocations) -> Bool {
     if lhs.count != rhs.count {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension StoredCustomer: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Customer"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}customer\0\u{3}user_secret\0\u{1}keys\0\u{1}users\0\u{3}window_ends_s\0\u{1}revocations\0\u{3}created_ms\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.customer) }()
+      case 2: try { try decoder.decodeSingularBytesField(value: &self.userSecret) }()
+      case 3: try { try decoder.decodeRepeatedMessageField(value: &self.keys) }()
+      case 4: try { try decoder.decodeSingularUInt32Field(value: &self.users) }()
+      case 5: try { try decoder.decodeSingularInt64Field(value: &self.windowEndsS) }()
+      case 6: try { try decoder.decodeSingularUInt32Field(value: &self.revocations) }()
+      case 7: try { try decoder.decodeSingularInt64Field(value: &self.createdMs) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.customer.isEmpty {
+      try visitor.visitSingularStringField(value: self.customer, fieldNumber: 1)
+    }
+    if !self.userSecret.isEmpty {
+      try visitor.visitSingularBytesField(value: self.userSecret, fieldNumber: 2)
+    }
+    if !self.keys.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.keys, fieldNumber: 3)
+    }
+    if self.users != 0 {
+      try visitor.visitSingularUInt32Field(value: self.users, fieldNumber: 4)
+    }
+    if self.windowEndsS != 0 {
+      try visitor.visitSingularInt64Field(value: self.windowEndsS, fieldNumber: 5)
+    }
+    if self.revocations != 0 {
+      try visitor.visitSingularUInt32Field(value: self.revocations, fieldNumber: 6)
+    }
+    if self.createdMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.createdMs, fieldNumber: 7)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: StoredCustomer, rhs: StoredCustomer) -> Bool {
+    if lhs.customer != rhs.customer {return false}
+    if lhs.userSecret != rhs.userSecret {return false}
+    if lhs.keys != rhs.keys {return false}
+    if lhs.users != rhs.users {return false}
+    if lhs.windowEndsS != rhs.windowEndsS {return false}
+    if lhs.revocations != rhs.revocations {return false}
+    if lhs.createdMs != rhs.createdMs {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension StoredCustomer.Key: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = StoredCustomer.protoMessageName + ".Key"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{3}issued_s\0\u{3}expires_s\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.id) }()
+      case 2: try { try decoder.decodeSingularInt64Field(value: &self.issuedS) }()
+      case 3: try { try decoder.decodeSingularInt64Field(value: &self.expiresS) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.id.isEmpty {
+      try visitor.visitSingularStringField(value: self.id, fieldNumber: 1)
+    }
+    if self.issuedS != 0 {
+      try visitor.visitSingularInt64Field(value: self.issuedS, fieldNumber: 2)
+    }
+    if self.expiresS != 0 {
+      try visitor.visitSingularInt64Field(value: self.expiresS, fieldNumber: 3)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: StoredCustomer.Key, rhs: StoredCustomer.Key) -> Bool {
+    if lhs.id != rhs.id {return false}
+    if lhs.issuedS != rhs.issuedS {return false}
+    if lhs.expiresS != rhs.expiresS {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension StoredUser: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".User"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}user\0\u{1}customer\0\u{3}registered_ms\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.user) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.customer) }()
+      case 3: try { try decoder.decodeSingularInt64Field(value: &self.registeredMs) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.user.isEmpty {
+      try visitor.visitSingularStringField(value: self.user, fieldNumber: 1)
+    }
+    if !self.customer.isEmpty {
+      try visitor.visitSingularStringField(value: self.customer, fieldNumber: 2)
+    }
+    if self.registeredMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.registeredMs, fieldNumber: 3)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: StoredUser, rhs: StoredUser) -> Bool {
+    if lhs.user != rhs.user {return false}
+    if lhs.customer != rhs.customer {return false}
+    if lhs.registeredMs != rhs.registeredMs {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension StoredUsedToken: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".UsedToken"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}tag\0\u{1}instance\0\u{3}expires_s\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularFixed64Field(value: &self.tag) }()
+      case 2: try { try decoder.decodeSingularFixed64Field(value: &self.instance) }()
+      case 3: try { try decoder.decodeSingularInt64Field(value: &self.expiresS) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.tag != 0 {
+      try visitor.visitSingularFixed64Field(value: self.tag, fieldNumber: 1)
+    }
+    if self.instance != 0 {
+      try visitor.visitSingularFixed64Field(value: self.instance, fieldNumber: 2)
+    }
+    if self.expiresS != 0 {
+      try visitor.visitSingularInt64Field(value: self.expiresS, fieldNumber: 3)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: StoredUsedToken, rhs: StoredUsedToken) -> Bool {
+    if lhs.tag != rhs.tag {return false}
+    if lhs.instance != rhs.instance {return false}
+    if lhs.expiresS != rhs.expiresS {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -7,6 +7,8 @@ package struct DeviceRecord: Sendable, Hashable {
     package var device: DeviceID
     /// The account to which the device is bound; nil if it is unbound.
     package var account: AccountID?
+    /// The integrator that it is assigned to; nil: none (IV-B8).
+    package var customer: CustomerID?
     /// The time of the binding, in Unix milliseconds; nil if it is unbound. For display; never used for decisions.
     package var boundAtUnixMilliseconds: Int64?
     /// The time of the last connection, in Unix milliseconds. For display; never used for decisions.
@@ -38,6 +40,7 @@ package struct DeviceRecord: Sendable, Hashable {
             boundAtUnixMilliseconds: body.hasBoundAtMs ? body.boundAtMs : nil,
             lastSeenUnixMilliseconds: body.hasLastSeenMs ? body.lastSeenMs : nil, epoch: record.fence.epoch)
         tokensAfter = body.tokensAfterS
+        customer = body.customer.isEmpty ? nil : CustomerID(unchecked: body.customer)
         shares = body.shares.map { DeviceShare(account: AccountID(unchecked: $0.account), control: $0.control) }
     }
 
@@ -48,6 +51,7 @@ package struct DeviceRecord: Sendable, Hashable {
             if let boundAtUnixMilliseconds { $0.boundAtMs = boundAtUnixMilliseconds }
             if let lastSeenUnixMilliseconds { $0.lastSeenMs = lastSeenUnixMilliseconds }
             $0.tokensAfterS = tokensAfter
+            $0.customer = customer?.rawValue ?? ""
             $0.shares = shares.map { share in
                 .with { ($0.account, $0.control) = (share.account.rawValue, share.control) }
             }
@@ -78,14 +82,17 @@ extension SessionRecords {
 
     /// Writes the record if the device is bound to no account, in one step. Returns the record in the store afterwards,
     /// which is another one if the device was bound before.
-    /// - Throws: 10013 if a later epoch wrote or removed the record, and the device is unbound.
+    /// - Throws: 8024 if the device and the account are not of one customer; 10013 if a later epoch wrote or removed
+    ///   the record, and the device is unbound.
     package func bind(_ record: DeviceRecord) async throws(ApusError) -> DeviceRecord {
         let key = Self.key(of: record.device.rawValue)
         var refusal = ApusError(.versionConflict)
+        let customer = try await customer(of: record.account)
         for _ in 0..<Self.bindAttemptCountMax {
             let found = try await store.record(Self.devices, key)
             if let found, !found.body.account.isEmpty { return DeviceRecord(found) }
             guard refusal.code != .staleEpoch else { break }
+            guard found.flatMap({ DeviceRecord($0).customer }) == customer else { throw ApusError(.otherCustomer) }
             do throws(ApusError) {
                 try await store.commit(
                     Self.devices.put(
@@ -104,21 +111,27 @@ extension SessionRecords {
     /// Changes who may use a device, and notes who has lost a right to it, in one step.
     ///
     /// - Parameters:
-    ///   - client: the account of the client that asks; nil for an operator.
     ///   - keepSeconds: how long grants are valid.
-    /// - Throws: as ``DeviceRecord/apply(_:by:now:)``; 8002 if the device is not known; 10007 beyond ``withdrawnMax``
-    ///   or ``withdrawalsMax``; 10013 if a later epoch wrote the record; 10030 after too many other writes.
+    /// - Throws: as ``DeviceRecord/apply(_:by:customer:now:)``; 8002 if the device or the customer is not known; 10007
+    ///   beyond ``withdrawnMax`` or ``withdrawalsMax``; 10013 if a later epoch wrote the record; 10030 after too many
+    ///   other writes.
     package func relate(
-        _ device: DeviceID, epoch: Epoch, _ change: DeviceRelationChange, by client: AccountID?, now: Int64,
+        _ device: DeviceID, epoch: Epoch, _ change: DeviceRelationChange, by client: DeviceClient, now: Int64,
         keepSeconds: Int64
     ) async throws(ApusError) -> DeviceRecord {
         let key = Self.key(of: device.rawValue)
+        if case .assign(let customer?) = change, try await self.customer(customer) == nil {
+            throw ApusError(.targetUnknown, "no such customer")
+        }
         for _ in 0..<Self.bindAttemptCountMax {
             let found = try await store.record(Self.devices, key)
             var record = found.map { DeviceRecord($0) } ?? DeviceRecord(device: device, epoch: epoch)
-            guard found != nil || change.isBinding else { throw ApusError(.targetUnknown, "no such device") }
+            guard found != nil || (change.createsRecord && client == .operator) else {
+                throw ApusError(.targetUnknown, "no such device")
+            }
             let before = record
-            let lost = try record.apply(change, by: client, now: now)
+            let customer = try await customer(of: change.other ?? record.account)
+            let lost = try record.apply(change, by: client, customer: customer, now: now)
             guard record != before else { return record }
             record.epoch = epoch
             let write = try Self.devices.put(
@@ -133,6 +146,12 @@ extension SessionRecords {
             }
         }
         throw ApusError(.versionConflict, "the device is being changed by others")
+    }
+
+    /// The customer of an account; nil for an account that is no customer's user.
+    private func customer(of account: AccountID?) async throws(ApusError) -> CustomerID? {
+        guard let account else { return nil }
+        return try await user(account)?.customer
     }
 
     /// The devices that an account may use, by id, after `last`.

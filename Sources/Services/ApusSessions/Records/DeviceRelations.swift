@@ -1,5 +1,5 @@
 package import ApusCore
-import ApusWire
+package import ApusWire
 import SwiftProtobuf
 
 /// Another account that may use a device (IV-B10).
@@ -11,13 +11,22 @@ package struct DeviceShare: Sendable, Hashable {
     package init(account: AccountID, control: Bool) { (self.account, self.control) = (account, control) }
 }
 
-/// A change of the accounts that may use a device.
+/// Who asks for a change of the accounts that may use a device.
+package enum DeviceClient: Sendable, Hashable {
+    case `operator`
+    /// The server of an integrator. It may change the devices that are assigned to the customer.
+    case customer(CustomerID)
+    case account(AccountID)
+}
+
+/// A change of the accounts that may use a device, or of its customer.
 package enum DeviceRelationChange: Sendable, Hashable {
     case bind(AccountID)
     case unbind
     case transfer(AccountID)
     case share(DeviceShare)
     case unshare(AccountID)
+    case assign(CustomerID?)
 }
 
 /// Who may use a device, and who may change that. Pure.
@@ -37,20 +46,27 @@ extension DeviceRecord {
     /// Changes who may use the device.
     ///
     /// - Parameters:
-    ///   - client: the account of the client that asks; nil for an operator.
+    ///   - otherCustomer: that of the account that the change names; of an assignment, that of the device's account.
     ///   - now: Unix seconds.
     /// - Returns: the accounts that lose a right.
     /// - Throws: 8003 if the device is not the client's, 8022 if it is bound to that account already, 8023 if it is
-    ///   bound to another, 10007 beyond ``sharesMax``.
+    ///   bound to another, 8024 if the device and the account are not of one customer, 10007 beyond ``sharesMax``.
     package mutating func apply(
-        _ change: DeviceRelationChange, by client: AccountID?, now: Int64
+        _ change: DeviceRelationChange, by client: DeviceClient, customer otherCustomer: CustomerID?, now: Int64
     ) throws(ApusError) -> [AccountID] {
-        if case .unshare(let other) = change, other == client {
-            // A guest may leave.
-        } else if let client, client != account {
-            throw ApusError(.illegalRelation, "the device belongs to another account")
+        try check(client, change)
+        switch change {
+        case .bind, .transfer, .share,
+            .assign where account != nil:
+            var mine = customer
+            if case .assign(let new) = change { mine = new }
+            guard mine == otherCustomer else { throw ApusError(.otherCustomer) }
+        case .unbind, .unshare, .assign: break
         }
         switch change {
+        case .assign(let new):
+            customer = new
+            return []
         case .bind(let new):
             guard account != new else { throw ApusError(.boundToThisUser) }
             guard account == nil else { throw ApusError(.boundToOtherUser) }
@@ -83,6 +99,23 @@ extension DeviceRecord {
         }
     }
 
+    /// - Throws: 8003 if the client may not make the change; 8024 if it would bind a device of another customer.
+    private func check(_ client: DeviceClient, _ change: DeviceRelationChange) throws(ApusError) {
+        switch client {
+        case .operator: return
+        case .customer(let client):
+            if case .assign = change { throw ApusError(.illegalRelation, "an operator assigns devices") }
+            guard client != customer else { return }
+            throw change.isBinding
+                ? ApusError(.otherCustomer) : ApusError(.illegalRelation, "the device is another customer's")
+        case .account(let client):
+            // A guest may leave.
+            if case .unshare(let other) = change, other == client { return }
+            if case .assign = change { throw ApusError(.illegalRelation, "an operator assigns devices") }
+            guard client == account else { throw ApusError(.illegalRelation, "the device belongs to another account") }
+        }
+    }
+
     private mutating func release(to new: AccountID?, _ now: Int64) -> [AccountID] {
         let former = ([account].compactMap(\.self) + shares.map(\.account)).filter { $0 != new }
         (account, shares) = (new, [])
@@ -97,6 +130,23 @@ extension DeviceRelationChange {
         if case .bind = self { true } else { false }
     }
 
+    /// The device need not have connected before.
+    var createsRecord: Bool {
+        switch self {
+        case .bind, .assign: true
+        case .unbind, .transfer, .share, .unshare: false
+        }
+    }
+
+    /// The account that the change gives a right, or takes it from.
+    var other: AccountID? {
+        switch self {
+        case .bind(let other), .transfer(let other), .unshare(let other): other
+        case .share(let share): share.account
+        case .unbind, .assign: nil
+        }
+    }
+
     /// Throws 10002 for a message without a change, or with a name that is none.
     init(_ message: SessionRelate) throws(ApusError) {
         func other() throws(ApusError) -> AccountID {
@@ -109,14 +159,17 @@ extension DeviceRelationChange {
         case .transfer: self = .transfer(try other())
         case .share: self = .share(DeviceShare(account: try other(), control: message.control))
         case .unshare: self = .unshare(try other())
+        case .assign:
+            let customer = CustomerID(rawValue: message.other)
+            guard customer != nil || message.other.isEmpty else { throw ApusError(.malformed) }
+            self = .assign(customer)
         case .unspecified, .UNRECOGNIZED: throw ApusError(.malformed, "the change is not known here")
         }
     }
 
-    /// - Parameter client: the account of the client that asks; nil for an operator.
-    func message(by client: AccountID?) -> SessionRelate {
+    package func message(by client: DeviceClient) -> SessionRelate {
         .with {
-            $0.account = client?.rawValue ?? ""
+            $0.account = client.text
             switch self {
             case .bind(let other): ($0.change, $0.other) = (.bind, other.rawValue)
             case .unbind: $0.change = .unbind
@@ -124,7 +177,33 @@ extension DeviceRelationChange {
             case .share(let share):
                 ($0.change, $0.other, $0.control) = (.share, share.account.rawValue, share.control)
             case .unshare(let other): ($0.change, $0.other) = (.unshare, other.rawValue)
+            case .assign(let customer): ($0.change, $0.other) = (.assign, customer?.rawValue ?? "")
             }
+        }
+    }
+}
+
+extension DeviceClient {
+    /// In messages between nodes. No account has a name that begins with `@`, so that a node of an earlier release
+    /// takes a customer neither for an account nor for an operator.
+    fileprivate var text: String {
+        switch self {
+        case .operator: ""
+        case .customer(let customer): "@\(customer)"
+        case .account(let account): account.rawValue
+        }
+    }
+
+    /// Throws 10001 for a text that is none.
+    package init(_ message: SessionRelate) throws(ApusError) {
+        if message.account.isEmpty {
+            self = .operator
+        } else if message.account.hasPrefix("@"), let id = CustomerID(rawValue: String(message.account.dropFirst())) {
+            self = .customer(id)
+        } else if let account = AccountID(rawValue: message.account) {
+            self = .account(account)
+        } else {
+            throw ApusError(.malformed)
         }
     }
 }

@@ -100,11 +100,14 @@ extension SessionRecords {
     }
 
     /// Adds a revocation, and removes some that expired by `wallSeconds`. The revocation is durable on return.
-    /// - Throws: 10007 if there are ``RevocationRecord/countMax`` revocations already, or too many concurrent ones.
-    package func revoke(_ revocation: RevocationRecord, wallSeconds: Int64) async throws(ApusError) {
+    /// - Parameter countMax: less than ``RevocationRecord/countMax`` for whom some are left to others.
+    /// - Throws: 10007 if there are `countMax` revocations already, or too many concurrent ones.
+    package func revoke(
+        _ revocation: RevocationRecord, wallSeconds: Int64, countMax: Int = RevocationRecord.countMax
+    ) async throws(ApusError) {
         for _ in 0..<Self.revokeAttemptCountMax {
             do throws(ApusError) {
-                try await store.commit(revocationStep(revocation, wallSeconds: wallSeconds))
+                try await store.commit(revocationStep(revocation, wallSeconds: wallSeconds, countMax))
                 return
             } catch {
                 guard error.code == .versionConflict else { throw error }
@@ -114,7 +117,7 @@ extension SessionRecords {
     }
 
     private func revocationStep(
-        _ revocation: RevocationRecord, wallSeconds: Int64
+        _ revocation: RevocationRecord, wallSeconds: Int64, _ countMax: Int
     ) async throws(ApusError) -> RecordStep {
         let state = try await store.record(Self.revocationState, Self.revocationStateKey)
         let key = Self.key(of: revocation.message)
@@ -123,7 +126,7 @@ extension SessionRecords {
             Self.revocations, by: "expires", below: OrderedKey(.signed(wallSeconds)).end, limit: Self.expiredCountMax
         ).records.filter { $0.key != key }
         let count = Int(state?.body.count ?? 0) - expired.count + (known == nil ? 1 : 0)
-        guard count <= RevocationRecord.countMax else {
+        guard count <= countMax else {
             throw ApusError(.overloaded, "\(count - 1) revocations exist already; revoke whole accounts")
         }
         var new = revocation

@@ -15,7 +15,10 @@ package struct SessionRecords: Sendable {
 
     /// The collections for the store, including imports of tables of earlier releases.
     package static let catalogue = RecordCatalogue(
-        [devices, identities, revocations, revocationState, withdrawals, withdrawalState],
+        [
+            devices, identities, revocations, revocationState, withdrawals, withdrawalState, customers, users,
+            usedTokens,
+        ],
         imports: [earlierDevices, earlierIdentities, earlierRevocations])
 }
 

@@ -197,6 +197,7 @@ extension Session.Role {
         case .device: 1
         case .app: 2
         case .admin: 3
+        case .customer: 4
         }
     }
 
@@ -205,6 +206,7 @@ extension Session.Role {
         case 1: self = .device
         case 2: self = .app
         case 3: self = .admin
+        case 4: self = .customer
         default: return nil
         }
     }

@@ -21,10 +21,12 @@ package struct TokenClaims: JWTPayload, Equatable {
     /// The cluster that issued the token.
     package var iss: String
     package var jti: String?
+    /// One client can sign in with the token, once (IV-A3).
+    package var once: Bool?
 
     package init(
         access: AccessID, account: AccountID, role: Session.Role, device: DeviceID? = nil, devices: [DeviceID]? = nil,
-        issuedAt: Int64, lifetime: Duration, cluster: ClusterID, id: String? = nil
+        issuedAt: Int64, lifetime: Duration, cluster: ClusterID, id: String? = nil, isForOneUse: Bool = false
     ) {
         sub = access.rawValue
         acct = account.rawValue
@@ -36,11 +38,12 @@ package struct TokenClaims: JWTPayload, Equatable {
         nbf = nil
         iss = cluster.rawValue
         jti = id
+        once = isForOneUse ? true : nil
     }
 
     init(
         sub: String, acct: String, role: String, dev: String?, devices: [String]?, exp: Int64, iat: Int64, nbf: Int64?,
-        iss: String, jti: String?
+        iss: String, jti: String?, once: Bool?
     ) {
         self.sub = sub
         self.acct = acct
@@ -52,6 +55,7 @@ package struct TokenClaims: JWTPayload, Equatable {
         self.nbf = nbf
         self.iss = iss
         self.jti = jti
+        self.once = once
     }
 
     /// ``TokenVerifier`` checks times and names, because it has the time and the cluster.

@@ -1,0 +1,13 @@
+/// The bounds of integrators and their users, with keys under `accounts.` (D13, docs/accounts.md).
+package struct AccountConfiguration: Sendable {
+    /// The users of one customer; one more is refused with 10007. Key `accounts.users_max`.
+    package var usersMax = 1_000_000
+    /// The longest lifetime of a token that a customer issues; a longer one is shortened to it. Key
+    /// `accounts.token_lifetime_max`.
+    package var tokenLifetimeMax: Duration = .seconds(30 * 86_400)
+    /// The revocations by one customer within ``tokenLifetimeMax``; one more is refused with 10007. All customers
+    /// together take at most half of ``RevocationRecord/countMax``. Key `accounts.revocations_max`.
+    package var revocationsMax = 10_000
+
+    package init() {}
+}
