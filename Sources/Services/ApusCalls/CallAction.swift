@@ -34,6 +34,8 @@ package struct CallGrant: Sendable, Hashable {
     package let peer: Int
     /// The latest expiry, in Unix milliseconds. A token is invalid as soon as the channels are released.
     package let untilMs: Int64
+
+    package init(leg: Int, peer: Int, untilMs: Int64) { (self.leg, self.peer, self.untilMs) = (leg, peer, untilMs) }
 }
 
 /// An event of a client. Each can be repeated without a further effect.

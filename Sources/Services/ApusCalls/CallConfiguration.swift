@@ -17,7 +17,7 @@ package struct CallConfiguration: Sendable, Hashable {
     package var durationMax: Duration = .seconds(4 * 3600)
     /// The time in which a party whose session has ended may return. Then it has left the call with −2532.
     package var grace: Duration = .seconds(15)
-    /// How long a party stays claimed without a renewal. A call renews its claims when half of this time has passed.
+    /// How long a party stays claimed without a renewal. A call renews its claims when a third of this time has passed.
     /// After the loss of a call's state its parties are free again after this time.
     package var claimTime: Duration = .seconds(60)
     /// A notice that is not confirmed is sent again after this time, and then after twice the time before…

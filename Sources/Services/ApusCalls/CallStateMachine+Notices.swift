@@ -68,13 +68,12 @@ extension CallStateMachine {
         let until = Self.time(now, plus: configuration.claimTime)
         (state.claims[index].untilMs, state.claims[index].sentMs) = (until, now)
         state.claims[index].sends = min(state.claims[index].sends, 1 << 16) + 1
-        let peer = state.claims[index == 0 ? min(1, state.claims.endIndex - 1) : 0].party
         actions.append(
             .claim(
                 state.claims[index].party,
                 .with {
-                    ($0.call, $0.isCaller, $0.type, $0.untilMs) = (state.id, index == 0, state.type, until)
-                    if state.type == .oneToOne { $0.peer = peer }
+                    ($0.call, $0.isCaller, $0.untilMs) = (state.id, index == 0, until)
+                    if state.claims.count == 2 { $0.peer = state.claims[1 - index].party }
                 }))
     }
 
@@ -110,7 +109,7 @@ extension CallStateMachine {
                     if state.legs[leg].status == .waiting { ring(leg, at: now, &actions) }
                 }
             }
-        case .claimed: break
+        case .claimed: state.claims[index].sends = 0
         // The answer to a claim that came late. The party must not wait until the claim ends by itself.
         case .unspecified, .refused, .releasing, .released, .UNRECOGNIZED: actions.append(.release(party))
         }
@@ -215,8 +214,8 @@ extension CallStateMachine {
     private func dueMs(claim index: Int) -> Int64? {
         let claim = state.claims[index]
         switch claim.status {
-        case .claiming: return retryMs(claim.sentMs, claim.sends)
-        case .claimed: return Self.time(claim.sentMs, plus: configuration.claimTime / 3)
+        case .claimed where claim.sends == 0: return Self.time(claim.sentMs, plus: configuration.claimTime / 3)
+        case .claiming, .claimed: return retryMs(claim.sentMs, claim.sends)
         case .releasing: return min(retryMs(claim.sentMs, claim.sends), claim.untilMs)
         case .unspecified, .refused, .released, .UNRECOGNIZED: return nil
         }

@@ -116,7 +116,7 @@ package struct CallStateMachine: Sendable {
         case .sessionStarted, .sessionEnded: return known
         case .joined, .rang, .accepted, .rejected, .wasBusy, .cancelled, .hungUp, .connected, .failed, .confirmed:
             // A leg that was not notified of the call does not learn that there is one.
-            guard state.legs[known].status != .waiting else { throw ApusError(.callUnknown) }
+            guard known == 0 || state.legs[known].sends > 0 else { throw ApusError(.callUnknown) }
             return known
         }
     }
@@ -217,7 +217,7 @@ package struct CallStateMachine: Sendable {
     }
 
     private mutating func accepted(_ leg: Int, at now: Int64, _ actions: inout [CallAction]) {
-        guard Int(state.winner) != leg else { return resend(leg, at: now, &actions) }
+        if Int(state.winner) == leg, state.legs[leg].status == .accepted { return resend(leg, at: now, &actions) }
         guard isOpen(leg), move(.accepted) != nil else { return }
         (state.winner, state.acceptedMs) = (UInt32(leg), now)
         if state.respondedMs == 0 { state.respondedMs = now }

@@ -8,9 +8,9 @@ import SwiftProtobuf
 /// It also ends by itself at its time unless the call renews it, so a call that was lost blocks nobody for long.
 ///
 /// **Glare.** Two parties that call each other have both claimed themselves as callers when each call reaches the other
-/// party. Where both calls are of type 1, the call with the lesser id goes on: it takes over the party, and the other
-/// call is refused at one party and superseded at the other, so both decide alike. In any other case both called parties
-/// are busy. At least one call goes on in both cases where a call can, because a call claims nobody before its caller.
+/// party. If neither call has further parties, the call with the lesser id goes on: it takes over the party of the other
+/// call, which is refused at one party and superseded at the other. Both parties decide alike, so exactly one call goes
+/// on. A call with further parties goes on with those, and the two parties are busy for each other.
 ///
 /// **Repetitions.** A claim that is repeated is a renewal. A claim that arrives after the call has released the party is
 /// refused.
@@ -75,7 +75,7 @@ package struct PartyStateMachine: Sendable {
 
     /// True for a call of this party's peer that crosses this party's own call to the same peer, and goes on instead.
     private func wins(_ claim: CallPartyClaim, over holder: CallPartyClaim) -> Bool {
-        holder.isCaller && !claim.isCaller && holder.type == .oneToOne && claim.type == .oneToOne
-            && holder.peer == claim.peer && holder.hasPeer && claim.call < holder.call
+        holder.isCaller && !claim.isCaller && holder.hasPeer && claim.hasPeer && holder.peer == claim.peer
+            && claim.call < holder.call
     }
 }

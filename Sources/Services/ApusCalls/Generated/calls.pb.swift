@@ -560,6 +560,7 @@ package nonisolated struct CallClaim: Sendable {
   /// The claim ends by itself then.
   package var untilMs: Int64 = 0
 
+  /// The last request, and how often it was sent without an answer.
   package var sentMs: Int64 = 0
 
   package var sends: UInt32 = 0
@@ -748,9 +749,7 @@ package nonisolated struct CallPartyClaim: Sendable {
   /// The party has placed the call.
   package var isCaller: Bool = false
 
-  package var type: CallType = .unspecified
-
-  /// The other party of a call of type 1.
+  /// The other party of a call with one called party.
   package var peer: CallParty {
     get {_peer ?? CallParty()}
     set {_peer = newValue}
@@ -1304,7 +1303,7 @@ nonisolated extension CallPartyState: SwiftProtobuf.Message, SwiftProtobuf._Mess
 
 nonisolated extension CallPartyClaim: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".PartyClaim"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{3}is_caller\0\u{1}type\0\u{1}peer\0\u{3}until_ms\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{3}is_caller\0\u{1}peer\0\u{3}until_ms\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1314,9 +1313,8 @@ nonisolated extension CallPartyClaim: SwiftProtobuf.Message, SwiftProtobuf._Mess
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularStringField(value: &self.call) }()
       case 2: try { try decoder.decodeSingularBoolField(value: &self.isCaller) }()
-      case 3: try { try decoder.decodeSingularEnumField(value: &self.type) }()
-      case 4: try { try decoder.decodeSingularMessageField(value: &self._peer) }()
-      case 5: try { try decoder.decodeSingularInt64Field(value: &self.untilMs) }()
+      case 3: try { try decoder.decodeSingularMessageField(value: &self._peer) }()
+      case 4: try { try decoder.decodeSingularInt64Field(value: &self.untilMs) }()
       default: break
       }
     }
@@ -1333,14 +1331,11 @@ nonisolated extension CallPartyClaim: SwiftProtobuf.Message, SwiftProtobuf._Mess
     if self.isCaller != false {
       try visitor.visitSingularBoolField(value: self.isCaller, fieldNumber: 2)
     }
-    if self.type != .unspecified {
-      try visitor.visitSingularEnumField(value: self.type, fieldNumber: 3)
-    }
     try { if let v = self._peer {
-      try visitor.visitSingularMessageField(value: v, fieldNumber: 4)
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 3)
     } }()
     if self.untilMs != 0 {
-      try visitor.visitSingularInt64Field(value: self.untilMs, fieldNumber: 5)
+      try visitor.visitSingularInt64Field(value: self.untilMs, fieldNumber: 4)
     }
     try unknownFields.traverse(visitor: &visitor)
   }
@@ -1348,7 +1343,6 @@ nonisolated extension CallPartyClaim: SwiftProtobuf.Message, SwiftProtobuf._Mess
   package static func ==(lhs: CallPartyClaim, rhs: CallPartyClaim) -> Bool {
     if lhs.call != rhs.call {return false}
     if lhs.isCaller != rhs.isCaller {return false}
-    if lhs.type != rhs.type {return false}
     if lhs._peer != rhs._peer {return false}
     if lhs.untilMs != rhs.untilMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
