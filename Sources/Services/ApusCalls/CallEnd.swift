@@ -95,4 +95,6 @@ package struct CallView: Sendable, Hashable {
     package let flags: CallFlags
     /// How the call has ended for the leg; nil while it has not.
     package let end: CallLegEnd?
+
+    package init(leg: Int, flags: CallFlags, end: CallLegEnd?) { (self.leg, self.flags, self.end) = (leg, flags, end) }
 }

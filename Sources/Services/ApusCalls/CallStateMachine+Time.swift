@@ -4,24 +4,23 @@ import ApusCore
 extension CallStateMachine {
     /// The cluster reports an event. It has no effect if the call does not expect it.
     package mutating func handle(_ event: CallClusterEvent, at now: Int64, _ actions: inout [CallAction]) {
-        advance(at: now, &actions)
+        expire(at: now, &actions)
         switch event {
         case .partyClaimed(let party): partyClaimed(party, at: now, &actions)
         case .partyRefused(let party): partyRefused(party, at: now, &actions)
         case .partyReleased(let party):
             guard let index = state.claims.firstIndex(where: { $0.party == party }),
                 state.claims[index].status == .releasing
-            else { return }
+            else { break }
             state.claims[index].status = .released
-        case .legUnreachable(let leg):
-            guard state.legs.indices.contains(leg) else { return }
+        case .legUnreachable(let leg) where state.legs.indices.contains(leg):
             remove(leg, .unreachable, .mediaDisconnected, isOwn: false, at: now, &actions)
         case .channelsReserved: confirm(\.reserveChannels)
         case .channelsReleased: confirm(\.releaseChannels)
         case .recordWritten: confirm(\.writeRecord)
-        case .restored: resendDue(at: now, all: true, &actions)
-        case .timeAdvanced: break
+        case .legUnreachable, .restored, .timeAdvanced: break
         }
+        resendDue(at: now, all: event == .restored, &actions)
     }
 
     private mutating func confirm(_ effect: WritableKeyPath<CallState, CallEffect>) {
@@ -34,19 +33,15 @@ extension CallStateMachine {
         return [resendMs, timeout?.due, forgetMs].compactMap { $0 }.min()
     }
 
-    /// Ends what is over, in the order of the times, and sends what is due.
-    mutating func advance(at now: Int64, _ actions: inout [CallAction]) {
+    /// Ends what is over, in the order of the times.
+    mutating func expire(at now: Int64, _ actions: inout [CallAction]) {
         while let timeout, now >= timeout.due {
             switch timeout.trigger {
             case .legLeft: remove(timeout.leg, .lost, .mediaDisconnected, isOwn: false, at: now, &actions)
             default: end(timeout.trigger, by: timeout.leg, at: now, &actions)
             }
         }
-        if let forgetMs, now >= forgetMs, move(.forgotten) != nil {
-            state = CallState()
-            return
-        }
-        resendDue(at: now, &actions)
+        if let forgetMs, now >= forgetMs, move(.forgotten) != nil { state = CallState() }
     }
 
     /// The next end of a call or of a leg, if nothing happens before; nil once the call has ended.

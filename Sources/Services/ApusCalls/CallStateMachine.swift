@@ -79,10 +79,12 @@ package struct CallStateMachine: Sendable {
         _ event: CallEvent, from sender: CallSender, at now: Int64, _ actions: inout [CallAction]
     ) throws(ApusError) -> CallView {
         var (next, caused) = (self, [CallAction]())
-        next.advance(at: now, &caused)
+        next.expire(at: now, &caused)
         let leg = try next.leg(of: sender, event)
         next.notePresence(of: leg, event, sender.session, at: now, &caused)
         try next.carryOut(event, of: leg, at: now, &caused)
+        // Last, so that nothing is sent again that the event has made obsolete.
+        next.resendDue(at: now, &caused)
         self = next
         actions += caused
         return view(leg)
