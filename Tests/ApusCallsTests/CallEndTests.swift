@@ -63,7 +63,8 @@ struct CallEndTests {
         #expect(call.numbers == [-2513, 0, -2522])
     }
 
-    @Test("CALL-8: events that are repeated or come after the end have no further effect, and their answers have the end")
+    @Test(
+        "CALL-8: events that are repeated or come after the end have no further effect, and their answers have the end")
     func repetitions() throws {
         let events: [(CallEvent, Int)] = [
             (.rang, 1), (.accepted, 1), (.accepted, 2), (.connected, 0), (.connected, 1), (.hungUp, 0),
@@ -127,7 +128,9 @@ struct CallEndTests {
         #expect(call.numbers == [-2530, -2530])
     }
 
-    @Test("CALL-13: a leg whose session has ended leaves an accepted call after the grace, unless it returns", arguments: [0, 1])
+    @Test(
+        "CALL-13: a leg whose session has ended leaves an accepted call after the grace, unless it returns",
+        arguments: [0, 1])
     func lost(leg: Int) throws {
         var call = try CallDriver.accepted()
         try call.send(.connected, 0)

@@ -45,7 +45,8 @@ struct CallExtraTests {
             let count = Int(random.next() % 64)
             var bytes = (0..<count).map { _ -> UInt8 in
                 let number = random.next()
-                return round % 2 == 0 ? UInt8(truncatingIfNeeded: number) : alphabet[Int(number % UInt64(alphabet.count))]
+                return round % 2 == 0
+                    ? UInt8(truncatingIfNeeded: number) : alphabet[Int(number % UInt64(alphabet.count))]
             }
             if round % 3 == 0 { bytes = Array(#"{"keepConnect":"#.utf8) + bytes + Array("}".utf8) }
             if (try? CallExtra(Data(bytes))) != nil { readCount += 1 }

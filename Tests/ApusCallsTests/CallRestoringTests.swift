@@ -37,7 +37,8 @@ struct CallRestoringTests {
             { $0.claims = [] }, { $0.claims.removeLast() }, { $0.legs[1].claim = 2 }, { $0.legs[1].claim = .max },
             { $0.legs[0].claim = 1 }, { $0.legs[1].claim = 0 }, { $0.legs[1].status = .UNRECOGNIZED(5) },
             { $0.legs[1].status = .ringing }, { $0.legs[0].status = .ended }, { $0.legs[1].stage = .ended },
-            { $0.legs[1].confirmed = .ended }, { $0.legs[1].endpoint = "a b" }, { $0.claims[1].party.kind = .unspecified },
+            { $0.legs[1].confirmed = .ended }, { $0.legs[1].endpoint = "a b" },
+            { $0.claims[1].party.kind = .unspecified },
             { $0.claims[1].status = .UNRECOGNIZED(7) }, { $0.end.leg = 9 }, { $0.end.reason = .UNRECOGNIZED(99) },
             { $0.extra = Data(count: 65_537) }, { $0.phase = .ended }, { $0.phase = .ringing },
             { $0.writeRecord.status = .UNRECOGNIZED(3) },
@@ -78,12 +79,14 @@ struct CallRestoringTests {
                 .confirmed(.UNRECOGNIZED(7)), .confirmed(.ended), .sessionStarted, .sessionEnded,
             ]
             let sender =
-                [CallDriver.caller] + CallDriver.bells(2).map { CallSender($0.party, $0.endpoint, session: random.next()) }
+                [CallDriver.caller]
+                + CallDriver.bells(2).map { CallSender($0.party, $0.endpoint, session: random.next()) }
             let event = events[Int(random.next() % UInt64(events.count))]
             _ = try? machine.handle(event, from: sender[Int(random.next() % 3)], at: now, &actions)
             let party = sender[Int(random.next() % 3)].party
             let clusterEvents: [CallClusterEvent] = [
-                .partyClaimed(party), .partyRefused(party), .partyReleased(party), .legUnreachable(Int(random.next() % 4)),
+                .partyClaimed(party), .partyRefused(party), .partyReleased(party),
+                .legUnreachable(Int(random.next() % 4)),
                 .channelsReserved, .channelsReleased, .recordWritten, .restored, .timeAdvanced,
             ]
             machine.handle(clusterEvents[Int(random.next() % 9)], at: now, &actions)

@@ -6,7 +6,9 @@ import Testing
 /// The machine does what the table says, in each phase and for each trigger (CALL-4, CALL-8).
 @Suite("The transitions of a call (CALL-4, CALL-8)")
 struct CallTransitionTests {
-    private static let phases: [CallPhase] = [.unspecified, .placing, .calling, .ringing, .accepted, .connected, .ended]
+    private static let phases: [CallPhase] = [
+        .unspecified, .placing, .calling, .ringing, .accepted, .connected, .ended,
+    ]
 
     @Test("CALL-8: each phase and trigger has at most one row, each phase can be reached, and each trigger is used")
     func table() {

@@ -66,14 +66,17 @@ struct PartyTests {
 
     @Test("CALL-8: a call of somebody else, or with further parties, does not take over a party")
     func noGlare() throws {
-        for claim in [Self.claim("a", peer: Self.alice), Self.claim("a"), Self.claim("a", isCaller: true, peer: Self.bob)] {
+        for claim in [
+            Self.claim("a", peer: Self.alice), Self.claim("a"), Self.claim("a", isCaller: true, peer: Self.bob),
+        ] {
             var party = try PartyStateMachine()
             #expect(try party.claim(Self.claim("b", isCaller: true, peer: Self.bob), at: 0) == .granted)
             #expect(try party.claim(claim, at: 0) == .refused)
         }
         var party = try PartyStateMachine()
         #expect(try party.claim(Self.claim("b", peer: Self.bob), at: 0) == .granted)
-        #expect(try party.claim(Self.claim("a", peer: Self.bob), at: 0) == .refused, "the party has not placed the call")
+        #expect(
+            try party.claim(Self.claim("a", peer: Self.bob), at: 0) == .refused, "the party has not placed the call")
     }
 
     @Test("CALL-8: two calls that cross leave one of them, whatever the order in which their claims arrive")

@@ -19,8 +19,8 @@ public struct ApusError: Error, Sendable, Equatable, CustomStringConvertible {
 
 /// A number of the error catalogue.
 ///
-/// Families, from the contract: −2599 to −2500 calls (CALL-15), 8000–8499 access server, 8500–8699 control server, 10000–10999
-/// general, 12000–12999 user, 20000–20999 peer to peer, 21000–21999 SDK. Numbers that the contract
+/// Families, from the contract: −2599 to −2500 calls (CALL-15), 8000–8499 access server, 8500–8699 control server,
+/// 10000–10999 general, 12000–12999 user, 20000–20999 peer to peer, 21000–21999 SDK. Numbers that the contract
 /// names keep their meaning; 10000–10999 are this project's own. A retired number stays reserved.
 public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public let number: Int32

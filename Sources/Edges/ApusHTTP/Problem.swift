@@ -39,7 +39,8 @@ struct Problem {
             .callUnknown:
             .notFound
         case .kicked, .versionConflict, .boundToOtherUser, .boundToThisUser, .duplicateMessage, .actionFailed,
-            .passToDeviceFailed, .cancelled, .callRejected, .peerHungUp, .onCalling, .rejectedByOthers, .answeredByOthers,
+            .passToDeviceFailed, .cancelled, .callRejected, .peerHungUp, .onCalling, .rejectedByOthers,
+            .answeredByOthers,
             .callCancelled, .calleeBusy, .remoteStopped, .networkChanged, .enteredBackground:
             .conflict
         case .frameTooLarge, .messageTooLarge: .contentTooLarge

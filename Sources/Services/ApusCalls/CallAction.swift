@@ -1,7 +1,7 @@
 /// What a change of a call causes. The owner carries it out when the change is confirmed.
 ///
-/// Each action may come again until it is confirmed, also after the death of an owner. A leg therefore tells repetitions
-/// by the call's id and the kind of the notice.
+/// Each action may come again until it is confirmed, also after the death of an owner. A leg therefore recognizes
+/// repetitions by the call's id and the kind of the notice.
 package enum CallAction: Sendable, Hashable {
     /// Claim the party for the call, or renew the claim. The answer is ``CallClusterEvent/partyClaimed(_:)`` or
     /// ``CallClusterEvent/partyRefused(_:)``.

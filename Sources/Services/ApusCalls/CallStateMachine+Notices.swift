@@ -116,9 +116,14 @@ extension CallStateMachine {
     }
 
     mutating func partyRefused(_ party: CallParty, at now: Int64, _ actions: inout [CallAction]) {
-        guard let index = state.claims.firstIndex(where: { $0.party == party }), state.winner == 0,
+        guard let index = state.claims.firstIndex(where: { $0.party == party }),
             state.claims[index].status == .claiming || state.claims[index].status == .claimed
         else { return }
+        guard state.winner == 0 else {
+            // The claim had ended by itself, and the call goes on without it. It is renewed at the next time.
+            state.claims[index].sends = 0
+            return
+        }
         // A party that has refused a renewal may have accepted another one in between.
         if state.claims[index].status == .claimed {
             release(index, at: now, &actions)
@@ -136,36 +141,46 @@ extension CallStateMachine {
 
     // MARK: Channels and the record
 
-    mutating func want(
-        _ effect: WritableKeyPath<CallState, CallEffect>, at now: Int64, _ actions: inout [CallAction]
-    ) {
-        state[keyPath: effect].status = .wanted
-        sendEffects(at: now, &actions)
-    }
+    /// A request to another part of the cluster, which is repeated until it is confirmed.
+    enum Request: CaseIterable {
+        case reserveChannels, releaseChannels, writeRecord
 
-    private static var effects: [WritableKeyPath<CallState, CallEffect>] {
-        [\.reserveChannels, \.releaseChannels, \.writeRecord]
-    }
-
-    private mutating func sendEffects(at now: Int64, _ actions: inout [CallAction]) {
-        for effect in Self.effects {
-            guard let due = dueMs(effect), now >= due else { continue }
-            state[keyPath: effect].sentMs = now
-            state[keyPath: effect].sends = min(state[keyPath: effect].sends, 1 << 16) + 1
-            switch effect {
-            case \.reserveChannels: actions.append(.reserveChannels(untilMs: channelsEndMs))
-            case \.releaseChannels: actions.append(.releaseChannels)
-            default: actions.append(.writeRecord)
+        fileprivate var path: WritableKeyPath<CallState, CallEffect> {
+            switch self {
+            case .reserveChannels: \.reserveChannels
+            case .releaseChannels: \.releaseChannels
+            case .writeRecord: \.writeRecord
             }
         }
     }
 
-    private func dueMs(_ effect: WritableKeyPath<CallState, CallEffect>) -> Int64? {
-        let entry = state[keyPath: effect]
-        guard entry.status == .wanted else { return nil }
-        if effect == \.reserveChannels, state.phase == .ended { return nil }
+    mutating func want(_ request: Request, at now: Int64, _ actions: inout [CallAction]) {
+        state[keyPath: request.path].status = .wanted
+        sendRequests(at: now, &actions)
+    }
+
+    mutating func confirm(_ request: Request) {
+        if state[keyPath: request.path].status == .wanted { state[keyPath: request.path].status = .done }
+    }
+
+    private mutating func sendRequests(at now: Int64, _ actions: inout [CallAction]) {
+        for request in Request.allCases {
+            guard let due = dueMs(request), now >= due else { continue }
+            state[keyPath: request.path].sentMs = now
+            state[keyPath: request.path].sends = min(state[keyPath: request.path].sends, 1 << 16) + 1
+            switch request {
+            case .reserveChannels: actions.append(.reserveChannels(untilMs: channelsEndMs))
+            case .releaseChannels: actions.append(.releaseChannels)
+            case .writeRecord: actions.append(.writeRecord)
+            }
+        }
+    }
+
+    private func dueMs(_ request: Request) -> Int64? {
+        let entry = state[keyPath: request.path]
+        guard entry.status == .wanted, request != .reserveChannels || state.phase != .ended else { return nil }
         if entry.sends > 0 { return retryMs(entry.sentMs, entry.sends) }
-        guard effect == \.releaseChannels, state.keepConnect, state.end.reason == .hungUp else { return .min }
+        guard request == .releaseChannels, state.keepConnect, state.end.reason == .hungUp else { return .min }
         return Self.time(state.endedMs, plus: configuration.keepConnectTime)
     }
 
@@ -191,18 +206,18 @@ extension CallStateMachine {
             }
         }
         if all {
-            for effect in Self.effects where dueMs(effect).map({ $0 > now }) == true && state[keyPath: effect].sends > 0 {
-                state[keyPath: effect].sentMs = .min
+            for request in Request.allCases where state[keyPath: request.path].sends > 0 {
+                state[keyPath: request.path].sentMs = .min
             }
         }
-        sendEffects(at: now, &actions)
+        sendRequests(at: now, &actions)
     }
 
     /// When something is sent again; nil if everything is confirmed.
     var resendMs: Int64? {
         let legs = state.legs.indices.compactMap { dueMs(leg: $0) }
         let claims = state.claims.indices.compactMap { dueMs(claim: $0) }
-        return (legs + claims + Self.effects.compactMap { dueMs($0) }).min()
+        return (legs + claims + Request.allCases.compactMap { dueMs($0) }).min()
     }
 
     private func dueMs(leg index: Int) -> Int64? {

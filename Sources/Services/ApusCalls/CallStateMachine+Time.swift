@@ -15,16 +15,12 @@ extension CallStateMachine {
             state.claims[index].status = .released
         case .legUnreachable(let leg) where state.legs.indices.contains(leg):
             remove(leg, .unreachable, .mediaDisconnected, isOwn: false, at: now, &actions)
-        case .channelsReserved: confirm(\.reserveChannels)
-        case .channelsReleased: confirm(\.releaseChannels)
-        case .recordWritten: confirm(\.writeRecord)
+        case .channelsReserved: confirm(.reserveChannels)
+        case .channelsReleased: confirm(.releaseChannels)
+        case .recordWritten: confirm(.writeRecord)
         case .legUnreachable, .restored, .timeAdvanced: break
         }
         resendDue(at: now, all: event == .restored, &actions)
-    }
-
-    private mutating func confirm(_ effect: WritableKeyPath<CallState, CallEffect>) {
-        if state[keyPath: effect].status == .wanted { state[keyPath: effect].status = .done }
     }
 
     /// When ``CallClusterEvent/timeAdvanced`` has to come next; nil if there is no call.
@@ -36,9 +32,10 @@ extension CallStateMachine {
     /// Ends what is over, in the order of the times.
     mutating func expire(at now: Int64, _ actions: inout [CallAction]) {
         while let timeout, now >= timeout.due {
-            switch timeout.trigger {
-            case .legLeft: remove(timeout.leg, .lost, .mediaDisconnected, isOwn: false, at: now, &actions)
-            default: end(timeout.trigger, by: timeout.leg, at: now, &actions)
+            if timeout.trigger == .legLeft {
+                remove(timeout.leg, .lost, .mediaDisconnected, isOwn: false, at: now, &actions)
+            } else {
+                end(timeout.trigger, by: timeout.leg, at: now, &actions)
             }
         }
         if let forgetMs, now >= forgetMs, move(.forgotten) != nil { state = CallState() }

@@ -3,8 +3,8 @@ import SwiftProtobuf
 
 /// One call: who is called, who rings, who wins, and how it ends for each leg (CALL-3 to CALL-9).
 ///
-/// **Parts.** A call has legs. The first leg is the caller's; each other leg is a device, or one app of an account. Legs
-/// of one account are one party. The phases and what moves a call between them are the table ``CallTransition``.
+/// **Parts.** A call has legs. The first leg is the caller's; each other leg is a device, or one app of an account. The
+/// legs of one account are one party. The phases and what moves a call between them are the table ``CallTransition``.
 ///
 /// **The winner.** Events of all legs come to the owner of the call, one after the other. The first accept wins, and
 /// ends the other legs with −2522. No leg decides for itself that it has won.
@@ -15,8 +15,8 @@ import SwiftProtobuf
 /// **Glare.** A cancel that arrives after the accept hangs up, so both sides see the end. An accept that arrives after
 /// the cancel has lost, and its leg receives −2523. For two parties that call each other see ``PartyStateMachine``.
 ///
-/// **Parties.** A party is on one call at a time (CALL-5). The call claims the caller's party, then the called ones, and
-/// rings a leg when its party is claimed. A claim ends by itself unless the call renews it, so the loss of a call
+/// **Parties.** A party is on one call at a time (CALL-5). The call claims the caller's party, then the called ones,
+/// and rings a leg when its party is claimed. A claim ends by itself unless the call renews it, so the loss of a call
 /// without a trace keeps nobody busy for longer than ``CallConfiguration/claimTime``.
 ///
 /// **Notices.** The state has what each leg has to be notified of and what it has confirmed. What is not confirmed is
@@ -231,7 +231,7 @@ package struct CallStateMachine: Sendable {
         for claim in state.claims.indices.dropFirst() where claim != Int(state.legs[leg].claim) {
             release(claim, at: now, &actions)
         }
-        want(\.reserveChannels, at: now, &actions)
+        want(.reserveChannels, at: now, &actions)
         notify(0, .accepted, at: now, &actions)
         notify(leg, .accepted, at: now, &actions)
     }
@@ -308,8 +308,8 @@ package struct CallStateMachine: Sendable {
             finish(other, reason, end.error, isOwn: isOwn && other == leg, at: now, &actions)
         }
         for claim in state.claims.indices { release(claim, at: now, &actions) }
-        if state.reserveChannels.status != .none { want(\.releaseChannels, at: now, &actions) }
-        want(\.writeRecord, at: now, &actions)
+        if state.reserveChannels.status != .none { want(.releaseChannels, at: now, &actions) }
+        want(.writeRecord, at: now, &actions)
     }
 
     /// Ends one leg.

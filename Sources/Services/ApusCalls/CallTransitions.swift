@@ -18,8 +18,10 @@ package enum CallTrigger: String, Sendable, CaseIterable {
     case hungUp = "hung up"
     case legConnected = "one connected"
     case bothConnected = "both connected"
-    case failed = "a leg fails"
-    case lost = "a leg is lost"
+    /// An exception of the caller or of the winner; another leg leaves.
+    case failed = "exception"
+    /// The caller or the winner was away for too long; another leg leaves.
+    case lost
     case connectTimedOut = "connect time-out"
     case durationEnded = "duration"
     case forgotten

@@ -4,13 +4,15 @@ import SwiftProtobuf
 /// The call of one party, a device or an account: a party is on one call at a time (CALL-5).
 ///
 /// A call claims its caller's party first, and the called parties after that. A party that is claimed refuses other
-/// calls: the caller receives −2511, the called party −2520. A claim is released when the call has ended for the party.
-/// It also ends by itself at its time unless the call renews it, so a call that was lost blocks nobody for long.
+/// calls: the caller receives −2511, the called party −2520. A claim is released when the call has ended for the
+/// party. It also ends by itself at its time unless the call renews it, so a call that was lost blocks nobody for long.
 ///
-/// **Glare.** Two parties that call each other have both claimed themselves as callers when each call reaches the other
-/// party. If neither call has further parties, the call with the lesser id goes on: it takes over the party of the other
-/// call, which is refused at one party and superseded at the other. Both parties decide alike, so exactly one call goes
-/// on. A call with further parties goes on with those, and the two parties are busy for each other.
+/// **Glare.** Two parties that call each other have both claimed themselves as callers when each call reaches the
+/// other party. If neither call has further parties, the call with the lesser id goes on: it takes over the party of
+/// the other call, which is refused at one party and superseded at the other. Both parties decide alike, so exactly one
+/// call goes on. The client of the party that was taken over may be rung before it has the end of its own call. It
+/// gives that call up, and does not report that it is busy. A call with further parties goes on with those, and the
+/// two parties are busy for each other.
 ///
 /// **Repetitions.** A claim that is repeated is a renewal. A claim that arrives after the call has released the party is
 /// refused.

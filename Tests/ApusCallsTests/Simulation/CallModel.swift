@@ -205,7 +205,9 @@ struct CallModel {
     private func nextExpiry() -> (at: Int64, leg: Int?)? {
         var expiries: [(at: Int64, leg: Int?)] = []
         if let acceptedAt {
-            if connected.count < 2 { expiries.append((acceptedAt + Int64(configuration.connectTime.milliseconds), nil)) }
+            if connected.count < 2 {
+                expiries.append((acceptedAt + Int64(configuration.connectTime.milliseconds), nil))
+            }
             expiries.append((acceptedAt + Int64(configuration.durationMax.milliseconds), nil))
         } else {
             expiries.append((ringEnd, nil))

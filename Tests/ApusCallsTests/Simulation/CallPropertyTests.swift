@@ -17,7 +17,7 @@ struct CallPropertyTests {
     private static let mutantSeedCountMax: UInt64 = 4000
 
     @Test(
-        "CALL-4: one leg wins, each leg learns its end once, nobody rings after it, and all that was claimed is released",
+        "CALL-4: one leg wins, each leg learns its end once, nobody rings after it, and all parties are released",
         arguments: [CallType.oneToOne, .oneToMany, .oneToManySpecial])
     func schedules(type: CallType) {
         var counts = CallWorld.Counts()

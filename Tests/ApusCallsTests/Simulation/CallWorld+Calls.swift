@@ -14,7 +14,9 @@ extension CallWorld {
         }
         if case .success = result { alter(call) }
         let input = CallInput(content: .start(starts[call]), at: at)
-        hold(actions.map { .action($0) } + [.started(client: client, result)], (try? result.get()) == nil ? nil : input, call)
+        hold(
+            actions.map { .action($0) } + [.started(client: client, result)], (try? result.get()) == nil ? nil : input,
+            call)
     }
 
     private static func result(_ body: () throws(ApusError) -> CallView) -> Result<CallView, ApusError> {
@@ -58,7 +60,9 @@ extension CallWorld {
     mutating func intrude(_ event: CallEvent, _ call: Int) {
         guard !calls[call].isDown else { return }
         var sender = CallSender(.account(AccountID(unchecked: "mallory")), AccessID(unchecked: "mallory-1"))
-        if mutant == .admitsOutsiders { sender = clients.first { $0.sender.party != starts[call].caller.party }?.sender ?? sender }
+        if mutant == .admitsOutsiders {
+            sender = clients.first { $0.sender.party != starts[call].caller.party }?.sender ?? sender
+        }
         var actions: [CallAction] = []
         let before = calls[call].machine.state
         do {
@@ -149,9 +153,11 @@ extension CallWorld {
         let state = calls[call].confirmedState
         guard state.legs.indices.contains(leg) else { return }
         let (party, endpoint) = (state.claims[Int(state.legs[leg].claim)].party, state.legs[leg].endpoint)
-        guard let client = clients.firstIndex(where: {
-            $0.sender.party == party && $0.sender.endpoint.rawValue == endpoint
-        }) else { return violate("leg \(leg) is no client") }
+        guard
+            let client = clients.firstIndex(where: {
+                $0.sender.party == party && $0.sender.endpoint.rawValue == endpoint
+            })
+        else { return violate("leg \(leg) is no client") }
         send(.notice(call: call, client: client, action))
     }
 
@@ -204,8 +210,9 @@ extension CallWorld {
         if endpoints.count != state.legs.count { violate("an endpoint has two legs") }
         var numbers = calls[call].numbers ?? []
         let ends = state.legs.indices.map { machine.view($0).end?.number }
-        for (leg, number) in ends.enumerated() where leg < numbers.count && numbers[leg] != nil && number != numbers[leg] {
-            violate("the end of leg \(leg) changes from \(String(describing: numbers[leg])) to \(String(describing: number))")
+        for (leg, number) in ends.enumerated()
+        where leg < numbers.count && numbers[leg] != nil && number != numbers[leg] {
+            violate("the end of leg \(leg) changes from \(Self.text(numbers)) to \(Self.text(ends))")
         }
         numbers = ends
         calls[call].numbers = numbers
@@ -252,7 +259,9 @@ extension CallWorld {
         }
         for (leg, entry) in state.legs.enumerated() where entry.lostMs != 0 && entry.status != .ended {
             let isPart = leg == 0 || leg == Int(state.winner)
-            if isPart || !entry.byPush, over(entry.lostMs, configuration.grace) { violate("leg \(leg) is lost for too long") }
+            if isPart || !entry.byPush, over(entry.lostMs, configuration.grace) {
+                violate("leg \(leg) is lost for too long")
+            }
         }
     }
 
@@ -264,19 +273,29 @@ extension CallWorld {
             if call.confirmedState.phase != .unspecified { violate("call \(index) is not forgotten") }
             let model = CallModel(call.inputs, configuration)
             if let numbers = call.numbers, numbers != model.numbers {
-                violate("call \(index) ends with \(numbers.map { $0.map { "\($0)" } ?? "-" }), and the model with \(model.numbers.map { $0.map { "\($0)" } ?? "-" })")
+                violate(
+                    "call \(index) ends with \(Self.text(numbers)), and the model with \(Self.text(model.numbers))"
+                )
             }
             if !call.hasRecord { violate("call \(index) has no record") }
             if call.hasChannels { violate("call \(index) keeps its channels") }
-            let winners = clients.indices.filter { clients[$0].parts[index].hasAccepted && clients[$0].sender.party != starts[index].caller.party }
+            let winners = clients.indices.filter {
+                clients[$0].parts[index].hasAccepted && clients[$0].sender.party != starts[index].caller.party
+            }
             if winners.count > 1 { violate("call \(index) has the winners \(winners)") }
-            if let winner = model.winner { counts.accepted += 1; checkWinner(winner, winners, index) } else if !winners.isEmpty {
+            if let winner = model.winner {
+                counts.accepted += 1; checkWinner(winner, winners, index)
+            } else if !winners.isEmpty {
                 violate("call \(index) has a winner that the model does not have")
             }
         }
         for party in parties where party.machine.isOnCalling(at: now) { violate("a party is on a call for ever") }
         for client in clients.indices { checkClient(client) }
         checkCrossing()
+    }
+
+    private static func text(_ numbers: [Int32?]) -> String {
+        numbers.map { number in number.map { "\($0)" } ?? "-" }.joined(separator: " ")
     }
 
     /// The caller and the winner know each other.
@@ -294,7 +313,9 @@ extension CallWorld {
     private mutating func checkCrossing() {
         guard calls.count == 2, calls.allSatisfy(\.isMade) else { return }
         let callers = starts.map(\.caller.party)
-        let isCrossing = (0..<2).allSatisfy { index in starts[index].targets.allSatisfy { $0.party == callers[1 - index] } }
+        let isCrossing = (0..<2).allSatisfy { index in
+            starts[index].targets.allSatisfy { $0.party == callers[1 - index] }
+        }
         let isRefused = calls.allSatisfy { [-2511, -2520].contains($0.numbers?.first ?? 0) }
         let isByClient = calls.contains { call in
             call.inputs.contains { if case .event(.wasBusy, _) = $0.content { true } else { false } }

@@ -61,7 +61,9 @@ extension CallWorld {
                 callType = .oneToOne
                 called = [parties.firstIndex { $0.party == first.caller.party } ?? 0]
             }
-            makeCall(id, callType, from: callerSender, to: called, at: index == 0 ? 1 : isCrossing ? number(1...12) : number(1...100_000))
+            makeCall(
+                id, callType, from: callerSender, to: called,
+                at: index == 0 ? 1 : isCrossing ? number(1...12) : number(1...100_000))
         }
         for client in clients.indices {
             clients[client].parts = Array(repeating: SimulatedClient.Part(), count: calls.count)
@@ -97,23 +99,29 @@ extension CallWorld {
         guard let extra = try? CallExtra(Data((chance(0.3) ? #"{"keepConnect":true}"# : "").utf8)) else { return }
         starts.append(
             CallStart(
-                id, type, from: caller, to: targets, timeout: chance(0.5) ? .seconds(number(5...60)) : nil, extra: extra))
+                id, type, from: caller, to: targets, timeout: chance(0.5) ? .seconds(number(5...60)) : nil, extra: extra
+            ))
         calls.append(CallEntity(id: id, machine: CallStateMachine(mutantConfiguration)))
         let call = calls.count - 1
         later(delay, .retryStart(call: call, tries: 0))
-        for client in clients.indices where called.contains(where: { parties[$0].party == clients[client].sender.party }) {
+        for client in clients.indices
+        where called.contains(where: { parties[$0].party == clients[client].sender.party }) {
             let isLeg = targets.contains { $0.endpoint == clients[client].sender.endpoint }
             if !isLeg, chance(0.7) {
                 later(delay + number(1...20_000), .act(client: client, call: call, .joined))
             }
         }
         if chance(0.3) {
-            later(delay + number(1...20_000), .outsider(call: call, event: [.accepted, .hungUp, .cancelled, .joined][call % 4]))
+            later(
+                delay + number(1...20_000),
+                .outsider(call: call, event: [.accepted, .hungUp, .cancelled, .joined][call % 4]))
         }
     }
 
     private func caller(of call: Int) -> Int {
-        clients.firstIndex { $0.sender.party == starts[call].caller.party && $0.sender.endpoint == starts[call].caller.endpoint } ?? 0
+        clients.firstIndex {
+            $0.sender.party == starts[call].caller.party && $0.sender.endpoint == starts[call].caller.endpoint
+        } ?? 0
     }
 
     // MARK: Requests
@@ -191,7 +199,9 @@ extension CallWorld {
         case .reportAccepted(let grant):
             clients[client].parts[call].leg = grant.leg
             if clients[client].parts[call].ends.isEmpty {
-                if let peer = clients[client].parts[call].grantedPeer, peer != grant.peer { violate("the peer changes") }
+                if let peer = clients[client].parts[call].grantedPeer, peer != grant.peer {
+                    violate("the peer changes")
+                }
                 clients[client].parts[call].grantedPeer = grant.peer
                 accepted(call, client)
             }
@@ -216,7 +226,7 @@ extension CallWorld {
             send(.request(call: call, client: client, event: .rang, session: clients[client].session))
             return
         }
-        guard !clients[client].parts.contains(where: \.isActive) else {
+        guard !isBusy(client, for: call) else {
             act(client, call, .wasBusy)
             return
         }
@@ -238,6 +248,18 @@ extension CallWorld {
         }
     }
 
+    /// The client is on another call. Its own call that crosses this one, and has the greater id, does not count.
+    private func isBusy(_ client: Int, for call: Int) -> Bool {
+        clients[client].parts.indices.contains { other in
+            let part = clients[client].parts[other]
+            let (own, ringing) = (starts[other], starts[call])
+            let isCrossing =
+                part.leg == 0 && !part.hasAccepted && own.targets.allSatisfy { $0.party == ringing.caller.party }
+                && ringing.targets.allSatisfy { $0.party == own.caller.party } && ringing.id < own.id
+            return part.isActive && !isCrossing
+        }
+    }
+
     private mutating func accepted(_ call: Int, _ client: Int) {
         guard !clients[client].parts[call].hasAccepted else { return }
         clients[client].parts[call].isRinging = false
@@ -247,7 +269,10 @@ extension CallWorld {
         switch random.next() % 10 {
         case 0..<5: later(number(1...120_000), .act(client: client, call: call, .hungUp))
         case 5: later(number(1...60_000), .act(client: client, call: call, .failed(-2531 - Int32(random.next() % 3))))
-        case 6: if clients[client].parts[call].leg == 0 { later(number(1...500), .act(client: client, call: call, .cancelled)) }
+        case 6:
+            if clients[client].parts[call].leg == 0 {
+                later(number(1...500), .act(client: client, call: call, .cancelled))
+            }
         default: break
         }
     }
@@ -283,7 +308,8 @@ extension CallWorld {
             if clients[client].parts[call].ends.isEmpty { clients[client].parts[call] = SimulatedClient.Part() }
             clients[client].parts[call].waiting = []
             clients[client].parts[call].isFreshAt = now
-            later(number(1...20), .reportSession(client: client, call: call, .sessionStarted, session: session, tries: 0))
+            later(
+                number(1...20), .reportSession(client: client, call: call, .sessionStarted, session: session, tries: 0))
         }
     }
 
@@ -302,13 +328,19 @@ extension CallWorld {
             guard let leg = part.leg, let numbers = calls[call].numbers, leg < numbers.count else { continue }
             if let learned = part.ends.first {
                 let isKnown = learned == numbers[leg] || learned == ErrorCode.callUnknown.number
-                if !isKnown { violate("client \(client) learned \(learned), and leg \(leg) of \(call) ended with \(String(describing: numbers[leg]))") }
+                if !isKnown {
+                    violate("client \(client) learned \(learned), and leg \(leg) of call \(call) ended otherwise")
+                }
                 if let ended = calls[call].endTimes[leg], let at = part.endedAt, part.isFreshAt < ended {
-                    if at > ended + (loss > 0.1 ? 100_000 : 25_000) { violate("client \(client) learned the end after \(at - ended) ms") }
+                    if at > ended + (loss > 0.1 ? 100_000 : 25_000) {
+                        violate("client \(client) learned the end after \(at - ended) ms")
+                    }
                 }
                 continue
             }
-            if !clients[client].isDead { violate("client \(client), leg \(leg) of call \(call), never learned the end") }
+            if !clients[client].isDead {
+                violate("client \(client), leg \(leg) of call \(call), never learned the end")
+            }
         }
     }
 }

@@ -95,7 +95,9 @@ extension CallWorld {
 
     private func letWin(_ leg: Int, _ state: inout CallState) {
         let former = Int(state.winner)
-        (state.legs[former].status, state.legs[former].stage, state.legs[former].reason) = (.ended, .ended, .answeredByOthers)
+        (state.legs[former].status, state.legs[former].stage, state.legs[former].reason) = (
+            .ended, .ended, .answeredByOthers
+        )
         (state.legs[former].number, state.legs[former].sends) = (-2522, 1)
         (state.legs[leg].status, state.legs[leg].stage, state.legs[leg].confirmed) = (.accepted, .accepted, .ring)
         (state.legs[leg].reason, state.legs[leg].number) = (.unspecified, 0)
@@ -114,7 +116,9 @@ extension CallWorld {
     }
 
     func altered(_ view: CallView, _ call: Int) -> CallView {
-        guard mutant == .acceptsAfterEnd, view.end != nil, calls[call].machine.state.phase == .ended else { return view }
+        guard mutant == .acceptsAfterEnd, view.end != nil, calls[call].machine.state.phase == .ended else {
+            return view
+        }
         var flags = view.flags
         (flags.accepted, flags.end) = (true, false)
         return CallView(leg: view.leg, flags: flags, end: nil)
@@ -122,7 +126,9 @@ extension CallWorld {
 
     mutating func addLeg(_ sender: CallSender, _ call: Int) {
         var state = calls[call].machine.state
-        guard let leg = state.legs.last, leg.endpoint == sender.endpoint.rawValue, state.phase == .ringing else { return }
+        guard let leg = state.legs.last, leg.endpoint == sender.endpoint.rawValue, state.phase == .ringing else {
+            return
+        }
         state.legs.append(leg)
         set(state, call)
     }
