@@ -147,6 +147,16 @@ struct CallEndTests {
         #expect(call.numbers == [-2532, -2532])
     }
 
+    @Test("CALL-13: an event of a session that has ended, which comes late, does not bring the leg back")
+    func lateEvent() throws {
+        var call = try CallDriver.accepted()
+        try call.send(.sessionEnded, 1, session: 3)
+        try call.send(.connected, 1, session: 3)
+        try call.send(.connected, 1, session: 2)
+        call.wait(.seconds(15))
+        #expect(call.numbers == [-2532, -2532])
+    }
+
     @Test("CALL-8: a caller that is lost before the accept ends the call with -2523 for the legs")
     func lostCaller() throws {
         var call = try CallDriver()
@@ -247,6 +257,25 @@ struct CallEndTests {
         #expect(call.actions.contains(.releaseChannels))
     }
 
+    @Test("CALL-16: a call is not forgotten before its channels are released")
+    func keptChannels() throws {
+        var configuration = CallConfiguration()
+        configuration.keepConnectTime = .seconds(90)
+        var call = try CallDriver(extra: #"{"keepConnect":true}"#, configuration)
+        try call.send(.accepted, 1)
+        try call.send(.hungUp, 0)
+        try call.send(.confirmed(.ended), 1)
+        call.happen(.recordWritten)
+        for claim in call.machine.state.claims { call.happen(.partyReleased(claim.party)) }
+        call.wait(.seconds(89))
+        #expect(call.phase == .ended && !call.actions.contains(.releaseChannels))
+        call.wait(.seconds(1))
+        #expect(call.phase == .ended && call.actions == [.releaseChannels])
+        call.happen(.channelsReleased)
+        call.wait(.milliseconds(1))
+        #expect(call.phase == .unspecified)
+    }
+
     @Test("CALL-8: the end, the record, the channels and the parties are repeated until they are confirmed")
     func confirmation() throws {
         var call = try CallDriver.accepted()
@@ -261,6 +290,56 @@ struct CallEndTests {
         #expect(call.actions == [] && call.phase == .ended)
         call.wait(.seconds(10))
         #expect(call.phase == .unspecified)
+    }
+
+    @Test("CALL-8: a leg that confirms what it was not notified of is notified nevertheless")
+    func falseConfirmation() throws {
+        var call = try CallDriver(.oneToMany, to: CallDriver.bells(2))
+        for stage in [CallStage.ended, .accepted, .UNRECOGNIZED(9)] { try call.send(.confirmed(stage), 1) }
+        try call.send(.cancelled, 0)
+        #expect(call.ends == [1: -2523, 2: -2523])
+        call.wait(.seconds(2))
+        #expect(call.ends == [1: -2523, 2: -2523], "the end is repeated")
+    }
+
+    @Test("CALL-5: a party that is claimed too late is released again, also after the call was forgotten")
+    func lateClaim() throws {
+        let bell = CallDriver.bell(1).party
+        var call = try CallDriver(placing: CallDriver.start())
+        call.happen(.partyClaimed(CallDriver.caller.party))
+        try call.send(.cancelled, 0)
+        for _ in 0..<2 {
+            call.happen(.partyClaimed(bell))
+            #expect(call.actions == [.release(bell)])
+            call.happen(.partyReleased(bell))
+        }
+        call.wait(.seconds(601))
+        #expect(call.phase == .unspecified)
+        call.happen(.partyClaimed(bell))
+        #expect(call.actions == [.release(bell)])
+    }
+
+    @Test("CALL-5: a claim is renewed once in a third of its time, and a refused renewal does not end an accepted call")
+    func renewal() throws {
+        var call = try CallDriver.accepted()
+        try call.send(.connected, 0)
+        try call.send(.connected, 1)
+        for leg in [0, 1] { try call.send(.confirmed(.accepted), leg) }
+        call.happen(.channelsReserved)
+        call.wait(.milliseconds(19_999))
+        #expect(call.actions == [])
+        call.wait(.milliseconds(1))
+        #expect(call.actions.count == 2)
+        for claim in call.machine.state.claims { call.happen(.partyClaimed(claim.party)) }
+        call.wait(.milliseconds(19_999))
+        #expect(call.actions == [])
+        call.wait(.milliseconds(1))
+        for claim in call.machine.state.claims { call.happen(.partyRefused(claim.party)) }
+        call.wait(.milliseconds(19_999))
+        #expect(call.actions == [] && call.phase == .connected)
+        // Without an answer it is repeated.
+        call.wait(.milliseconds(3001))
+        #expect(call.actions.count == 6)
     }
 
     @Test("CALL-9: a new owner sends again what was not confirmed, and nothing else")

@@ -40,8 +40,7 @@ struct Problem {
             .notFound
         case .kicked, .versionConflict, .boundToOtherUser, .boundToThisUser, .duplicateMessage, .actionFailed,
             .passToDeviceFailed, .cancelled, .callRejected, .peerHungUp, .onCalling, .rejectedByOthers,
-            .answeredByOthers,
-            .callCancelled, .calleeBusy, .remoteStopped, .networkChanged, .enteredBackground:
+            .answeredByOthers, .callCancelled, .calleeBusy, .remoteStopped, .networkChanged, .enteredBackground:
             .conflict
         case .frameTooLarge, .messageTooLarge: .contentTooLarge
         case .overloaded, .tooManyConnections, .tooManyStreams, .deviceBusy: .tooManyRequests

@@ -91,6 +91,8 @@ package struct CallStateMachine: Sendable {
     }
 
     /// What the leg sees of the call.
+    ///
+    /// - Precondition: the call has such a leg.
     package func view(_ leg: Int) -> CallView {
         let entry = state.legs[leg]
         var flags = CallFlags()

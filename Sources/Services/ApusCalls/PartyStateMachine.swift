@@ -9,8 +9,8 @@ import SwiftProtobuf
 ///
 /// **Glare.** Two parties that call each other have both claimed themselves as callers when each call reaches the
 /// other party. If neither call has further parties, the call with the lesser id goes on: it takes over the party of
-/// the other call, which is refused at one party and superseded at the other. Both parties decide alike, so exactly one
-/// call goes on. The client of the party that was taken over may be rung before it has the end of its own call. It
+/// the other call, which is refused at one party and superseded at the other. Both parties decide alike, so exactly
+/// one call goes on. The client of the party that was taken over may be rung before it has the end of its own call. It
 /// gives that call up, and does not report that it is busy. A call with further parties goes on with those, and the
 /// two parties are busy for each other.
 ///
