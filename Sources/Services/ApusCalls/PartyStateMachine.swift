@@ -14,8 +14,8 @@ import SwiftProtobuf
 /// gives that call up, and does not report that it is busy. A call with further parties goes on with those, and the
 /// two parties are busy for each other.
 ///
-/// **Repetitions.** A claim that is repeated is a renewal. A claim that arrives after the call has released the party is
-/// refused.
+/// **Repetitions.** A claim that is repeated is a renewal. A claim that arrives after its call has released the party
+/// is refused.
 ///
 /// Pure value: confined to its owner. Times are Unix milliseconds of the cluster's clock.
 package struct PartyStateMachine: Sendable {
