@@ -196,6 +196,7 @@ let package = Package(
                 "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions",
                 "ApusClientAPI", "ApusThings", protobuf, lifecycle, coreMetrics,
             ]),
+        layer("Services", "ApusCalls", ["ApusCore", "ApusSessions", protobuf]),
         layer(
             "Services", "ApusRelayService",
             [
@@ -331,6 +332,7 @@ let package = Package(
                 nioCore, nioPosix, protobuf, log,
             ]),
         test("ApusCommandsTests", ["ApusCore", "ApusCommands", protobuf]),
+        test("ApusCallsTests", ["ApusCore", "ApusCalls", protobuf]),
         test("ApusThingsTests", ["ApusCore", "ApusSessions", "ApusThings", protobuf]),
         test(
             "ApusHTTPTests",

@@ -19,8 +19,8 @@ public struct ApusError: Error, Sendable, Equatable, CustomStringConvertible {
 
 /// A number of the error catalogue.
 ///
-/// Families, from the contract: 8000–8499 access server, 8500–8699 control server, 10000–10999
-/// general, 12000–12999 user, 20000–20999 peer to peer, 21000–21999 SDK. Numbers that the contract
+/// Families, from the contract: −2599 to −2500 calls (CALL-15), 8000–8499 access server, 8500–8699 control server,
+/// 10000–10999 general, 12000–12999 user, 20000–20999 peer to peer, 21000–21999 SDK. Numbers that the contract
 /// names keep their meaning; 10000–10999 are this project's own. A retired number stays reserved.
 public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public let number: Int32
@@ -34,6 +34,24 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public var description: String { "\(number)" }
     public static func == (left: Self, right: Self) -> Bool { left.number == right.number }
     public func hash(into hasher: inout Hasher) { hasher.combine(number) }
+
+    // Calls.
+    public static let enteredBackground = Self(-2571, "the app of a leg went to the background")
+    public static let networkChanged = Self(-2570, "the network of a leg changed")
+    public static let remoteStopped = Self(-2533, "the other leg stopped its media")
+    public static let mediaDisconnected = Self(-2532, "the connection of a leg was lost")
+    public static let mediaConnectFailed = Self(-2531, "the media of the call did not connect")
+    public static let callTimedOut = Self(-2530, "the time of the call is over")
+    public static let callCancelled = Self(-2523, "the caller cancelled the call")
+    public static let answeredByOthers = Self(-2522, "another one answered the call")
+    public static let rejectedByOthers = Self(-2521, "another one rejected the call")
+    public static let onCalling = Self(-2520, "this party is on another call")
+    public static let peerHungUp = Self(-2513, "the other leg hung up")
+    public static let callNotAnswered = Self(-2512, "nobody answered the call")
+    public static let calleeBusy = Self(-2511, "the called party is busy")
+    public static let callRejected = Self(-2510, "the called party rejected the call")
+    public static let callUnknown = Self(-2508, "there is no call of this session id")
+    public static let callParametersInvalid = Self(-2500, "a parameter of the call is not valid")
 
     // Access server.
     public static let targetOffline = Self(8000, "the target is offline")
@@ -108,6 +126,9 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
 
     /// All numbers, in order.
     public static let all: [ErrorCode] = [
+        enteredBackground, networkChanged, remoteStopped, mediaDisconnected, mediaConnectFailed, callTimedOut,
+        callCancelled, answeredByOthers, rejectedByOthers, onCalling, peerHungUp, callNotAnswered, calleeBusy,
+        callRejected, callUnknown, callParametersInvalid,
         targetOffline, targetUnknown, illegalRelation, boundToThisUser, boundToOtherUser, otherCustomer,
         userPropertyName,
         malformed, frameTooLarge, versionUnsupported, methodUnknown, deadlineExceeded, cancelled, overloaded, linkLost,

@@ -37,8 +37,46 @@ extension ErrorCode {
     /// Every error, in the order of ``all``. docs/reference/errors.md is made from this table, and a tidy test compares
     /// it with the constants.
     package static let explanations: [Explanation] =
-        contractErrors + generalErrors + userErrors + deviceErrors
-        + sdkErrors
+        callErrors + contractErrors + generalErrors + userErrors + deviceErrors + sdkErrors
+
+    /// How a call ends, and what a request of a call is refused with.
+    private static let callErrors: [Explanation] = [
+        Explanation(
+            .enteredBackground, "enteredBackground", [.client],
+            "Call again from the foreground. The other leg receives −2533."),
+        Explanation(
+            .networkChanged, "networkChanged", [.client],
+            "Call again on the new network. The other leg receives −2533."),
+        Explanation(
+            .remoteStopped, "remoteStopped", [.client],
+            "Show that the other leg has ended the call. Call again if it is still needed."),
+        Explanation(
+            .mediaDisconnected, "mediaDisconnected", [.client],
+            "Check the network of both legs, and call again: a leg that was away did not return in time."),
+        Explanation(
+            .mediaConnectFailed, "mediaConnectFailed", [.client],
+            "Check that both legs reach a node or the relay, and call again."),
+        Explanation(
+            .callTimedOut, "callTimedOut", [.client],
+            "Stop ringing: the call was not answered in time. An accepted call has reached its longest duration."),
+        Explanation(.callCancelled, "callCancelled", [.client], "Stop ringing, and show a missed call."),
+        Explanation(
+            .answeredByOthers, "answeredByOthers", [.client], "Stop ringing: the call goes on without this leg."),
+        Explanation(.rejectedByOthers, "rejectedByOthers", [.client], "Stop ringing: the call is over."),
+        Explanation(
+            .onCalling, "onCalling", [.client],
+            "Do not ring: a party is on one call at a time. To call, end the present call first."),
+        Explanation(.peerHungUp, "peerHungUp", [.client], "Nothing is to be done: the call ended normally."),
+        Explanation(.callNotAnswered, "callNotAnswered", [.client], "Call again later."),
+        Explanation(.calleeBusy, "calleeBusy", [.client], "Call again later: the called party is on another call."),
+        Explanation(.callRejected, "callRejected", [.client], "Do not call again at once."),
+        Explanation(
+            .callUnknown, "callUnknown", [.client],
+            "Do not ring: the session id is wrong, or the call ended some time ago."),
+        Explanation(
+            .callParametersInvalid, "callParametersInvalid", [.client],
+            "Do not retry: correct the parameter that the message names."),
+    ]
 
     private static let contractErrors: [Explanation] = [
         Explanation(

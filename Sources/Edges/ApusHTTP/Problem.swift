@@ -32,16 +32,21 @@ struct Problem {
     /// The status that makes HTTP clients react correctly to an error (RFC 9110 §15).
     static func status(of code: ErrorCode) -> HTTPResponse.Status {
         switch code {
-        case .malformed, .badParameter, .jsonInvalid, .userPropertyName: .badRequest
+        case .malformed, .badParameter, .jsonInvalid, .userPropertyName, .callParametersInvalid: .badRequest
         case .tokenInvalid, .tokenExpired: .unauthorized
         case .notAllowed, .illegalRelation: .forbidden
-        case .targetUnknown, .methodUnknown, .pathIllegal, .propertyUnknown, .actionUnknown, .callbackUnknown: .notFound
+        case .targetUnknown, .methodUnknown, .pathIllegal, .propertyUnknown, .actionUnknown, .callbackUnknown,
+            .callUnknown:
+            .notFound
         case .kicked, .versionConflict, .boundToOtherUser, .boundToThisUser, .otherCustomer, .duplicateMessage,
-            .actionFailed, .passToDeviceFailed, .cancelled:
+            .actionFailed, .passToDeviceFailed, .cancelled, .callRejected, .peerHungUp, .onCalling, .rejectedByOthers,
+            .answeredByOthers, .callCancelled, .calleeBusy, .remoteStopped, .networkChanged, .enteredBackground:
             .conflict
         case .frameTooLarge, .messageTooLarge: .contentTooLarge
         case .overloaded, .tooManyConnections, .tooManyStreams, .deviceBusy: .tooManyRequests
-        case .deadlineExceeded, .answerTimedOut, .peerTimedOut: .gatewayTimeout
+        case .deadlineExceeded, .answerTimedOut, .peerTimedOut, .callNotAnswered, .callTimedOut, .mediaConnectFailed,
+            .mediaDisconnected:
+            .gatewayTimeout
         case .linkLost, .moved, .noRoute, .noOwnership, .shuttingDown, .unavailable, .targetOffline, .staleEpoch,
             .storageFailed:
             .serviceUnavailable

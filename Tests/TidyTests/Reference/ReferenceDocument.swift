@@ -61,6 +61,7 @@ struct ReferenceDocument: Sendable, CustomStringConvertible {
     // MARK: Errors
 
     private static let families: [(title: String, range: ClosedRange<Int32>)] = [
+        ("−2599 to −2500: calls", -2599 ... -2500),
         ("8000–8499: access server", 8000...8499), ("8500–8699: control server", 8500...8699),
         ("10000–10999: general", 10_000...10_999), ("12000–12999: user", 12_000...12_999),
         ("20000–20999: peer to peer", 20_000...20_999), ("21000–21999: SDK", 21_000...21_999),

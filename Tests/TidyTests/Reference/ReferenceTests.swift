@@ -44,7 +44,7 @@ struct ReferenceTests {
     func errors() throws {
         #expect(ErrorCode.explanations.map(\.code) == ErrorCode.all)
         let source = try #require(SourceTree.sources.first { $0.path.hasSuffix("ApusCore/ApusError.swift") }).text
-        let declared = source.matches(of: /static let (\w+) = Self\(\s*([0-9_]+)/).map { match in
+        let declared = source.matches(of: /static let (\w+) = Self\(\s*(-?[0-9_]+)/).map { match in
             "\(match.1) \(match.2.filter { $0 != "_" })"
         }
         #expect(declared == ErrorCode.explanations.map { "\($0.name) \($0.code.number)" })
@@ -104,8 +104,8 @@ struct ReferenceTests {
         let known = Set(ErrorCode.all.map(\.number))
         var count = 0
         for file in Self.documents {
-            for match in file.text.matches(of: /\(((?:8\d{3}|1[02]\d{3}|21\d{3})(?:, \d{4,5})*)\)/) {
-                for number in match.1.split(separator: ", ").compactMap({ Int32($0) }) {
+            for match in file.text.matches(of: /\(((?:[−-]25\d{2}|8\d{3}|1[02]\d{3}|21\d{3})(?:, [−-]?\d{4,5})*)\)/) {
+                for number in match.1.replacing("−", with: "-").split(separator: ", ").compactMap({ Int32($0) }) {
                     count += 1
                     #expect(known.contains(number), "\(file.path) names the error \(number)")
                 }

@@ -1,0 +1,35 @@
+/// The bounds of calls (D13, CALL-3, CALL-6).
+///
+/// A call has its own numbers where the caller chooses them, such as the time-out, and these are their limits.
+package struct CallConfiguration: Sendable, Hashable {
+    /// The most legs that a call rings, without the caller's. A call with more is refused with −2500.
+    package var legsMax = 16
+    /// The longest ``CallExtra``, in bytes. A longer one is refused with −2500.
+    package var extraByteCountMax = 4 << 10
+    /// The time-out of a call whose caller names none.
+    package var ringTime: Duration = .seconds(30)
+    /// The shortest and the longest time-out that a caller may name. Others are refused with −2500.
+    package var ringTimeMin: Duration = .seconds(5)
+    package var ringTimeMax: Duration = .seconds(120)
+    /// The time from the accept until the caller and the winner have media. Then the call ends with −2531.
+    package var connectTime: Duration = .seconds(30)
+    /// The longest duration of a call from the accept. Then it ends with −2530.
+    package var durationMax: Duration = .seconds(4 * 3600)
+    /// The time in which a party whose session has ended may return. Then it has left the call with −2532.
+    package var grace: Duration = .seconds(15)
+    /// How long a party stays claimed without a renewal. A call renews its claims when a third of this time has passed.
+    /// After the loss of a call's state its parties are free again after this time.
+    package var claimTime: Duration = .seconds(60)
+    /// A notice that is not confirmed is sent again after this time, and then after twice the time before…
+    package var resendAfter: Duration = .seconds(1)
+    /// …at most after this time.
+    package var resendAfterMax: Duration = .seconds(8)
+    /// How long a call is kept after its end, for events that come late.
+    package var endedTime: Duration = .seconds(60)
+    /// How long an ended call is kept at most, if its end, its record or its parties are not confirmed.
+    package var endedTimeMax: Duration = .seconds(600)
+    /// How long the media channels are kept after a hang-up if the caller has asked for it (CALL-16).
+    package var keepConnectTime: Duration = .seconds(60)
+
+    package init() {}
+}

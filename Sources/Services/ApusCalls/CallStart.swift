@@ -1,0 +1,105 @@
+package import ApusCore
+import SwiftProtobuf
+
+/// The session id of a call (CALL-3). Limits as ``ClusterID``.
+///
+/// Ids are random and made by the cluster. Whoever does not take part in a call cannot guess its id.
+package struct CallID: IdentifierString {
+    package let rawValue: String
+    package init(unchecked rawValue: String) { self.rawValue = rawValue }
+}
+
+extension CallParty {
+    package static func device(_ id: DeviceID) -> CallParty { .with { ($0.kind, $0.id) = (.device, id.rawValue) } }
+
+    package static func account(_ id: AccountID) -> CallParty { .with { ($0.kind, $0.id) = (.account, id.rawValue) } }
+}
+
+/// A client that sends an event: an authenticated session, and for whom it acts.
+package struct CallSender: Sendable, Hashable {
+    package var party: CallParty
+    package var endpoint: AccessID
+    /// Grows with every new session of the endpoint.
+    package var session: UInt64
+
+    package init(_ party: CallParty, _ endpoint: AccessID, session: UInt64 = 1) {
+        (self.party, self.endpoint, self.session) = (party, endpoint, session)
+    }
+}
+
+/// A leg to ring: one app of an account, or a device.
+package struct CallTarget: Sendable, Hashable {
+    package var party: CallParty
+    package var endpoint: AccessID
+    /// A push reaches it without a session, so the end of its session does not remove it.
+    package var hasPush: Bool
+
+    package init(_ party: CallParty, _ endpoint: AccessID, hasPush: Bool = false) {
+        (self.party, self.endpoint, self.hasPush) = (party, endpoint, hasPush)
+    }
+}
+
+/// A request to call (CALL-6). The service has resolved the targets and has checked that the caller may call them.
+package struct CallStart: Sendable, Hashable {
+    package var id: CallID
+    package var type: CallType
+    package var caller: CallSender
+    package var targets: [CallTarget]
+    /// The time-out until a leg accepts; nil for ``CallConfiguration/ringTime``.
+    package var timeout: Duration?
+    package var extra: CallExtra
+
+    package init(
+        _ id: CallID, _ type: CallType, from caller: CallSender, to targets: [CallTarget], timeout: Duration? = nil,
+        extra: CallExtra
+    ) {
+        (self.id, self.type, self.caller, self.targets) = (id, type, caller, targets)
+        (self.timeout, self.extra) = (timeout, extra)
+    }
+
+    /// - Throws: −2500 if a parameter is out of range: the type, the number of legs or of parties, an endpoint or the
+    ///   caller's party among the targets twice, the time-out.
+    package func check(_ configuration: CallConfiguration) throws(ApusError) {
+        func fail(_ message: String) throws(ApusError) -> Never { throw ApusError(.callParametersInvalid, message) }
+        guard type == .oneToOne || type == .oneToMany || type == .oneToManySpecial else {
+            try fail("the type of a call is 1, 2 or 3")
+        }
+        guard (1...max(1, configuration.legsMax)).contains(targets.count) else {
+            try fail("a call has 1 to \(configuration.legsMax) called legs")
+        }
+        guard targets.allSatisfy({ $0.party.isKnown }), caller.party.isKnown else {
+            try fail("a party is a device or an account")
+        }
+        guard !targets.contains(where: { $0.party == caller.party }) else { try fail("a party cannot call itself") }
+        guard type != .oneToOne || targets.allSatisfy({ $0.party == targets[0].party }) else {
+            try fail("a call of type 1 has one called party")
+        }
+        for (index, target) in targets.enumerated() {
+            let isRepeated = targets[..<index].contains { ($0.party, $0.endpoint) == (target.party, target.endpoint) }
+            if isRepeated { try fail("a leg is called twice") }
+        }
+        if let timeout {
+            guard (configuration.ringTimeMin...configuration.ringTimeMax).contains(timeout) else {
+                try fail(
+                    "the time-out is \(configuration.ringTimeMin.components.seconds) to "
+                        + "\(configuration.ringTimeMax.components.seconds) seconds")
+            }
+        }
+    }
+}
+
+extension CallState {
+    /// The call was placed by this request. The legs of a party may have changed when the request is repeated.
+    func isStarted(by start: CallStart, _ configuration: CallConfiguration) -> Bool {
+        let parties = claims.dropFirst().map(\.party)
+        let timeout = CallStateMachine.time(startedMs, plus: start.timeout ?? configuration.ringTime)
+        return (id, type, extra, ringEndMs) == (start.id.rawValue, start.type, start.extra.bytes, timeout)
+            && claims.first?.party == start.caller.party && legs.first?.endpoint == start.caller.endpoint.rawValue
+            && start.targets.allSatisfy { parties.contains($0.party) }
+            && parties.allSatisfy { party in start.targets.contains { $0.party == party } }
+    }
+}
+
+extension CallParty {
+    fileprivate var isKnown: Bool { (kind == .device || kind == .account) && DeviceID(rawValue: id) != nil }
+}

@@ -1,0 +1,249 @@
+import ApusCore
+import SwiftProtobuf
+
+/// What is repeated until it is confirmed: notices of legs, and requests to other parts of the cluster.
+extension CallStateMachine {
+    /// The leg has to learn this stage.
+    mutating func notify(_ leg: Int, _ stage: CallStage, at now: Int64, _ actions: inout [CallAction]) {
+        guard stage.rawValue > state.legs[leg].stage.rawValue else { return }
+        (state.legs[leg].stage, state.legs[leg].sends) = (stage, 0)
+        resend(leg, at: now, &actions)
+    }
+
+    /// Sends the leg what it has to know.
+    mutating func resend(_ leg: Int, at now: Int64, _ actions: inout [CallAction]) {
+        guard let action = notice(leg) else { return }
+        state.legs[leg].sentMs = now
+        state.legs[leg].sends = min(state.legs[leg].sends, 1 << 16) + 1
+        actions.append(action)
+    }
+
+    mutating func confirm(_ stage: CallStage, of leg: Int) {
+        let isNewer = stage.rawValue > state.legs[leg].confirmed.rawValue
+        if isNewer, stage.rawValue <= state.legs[leg].stage.rawValue { state.legs[leg].confirmed = stage }
+    }
+
+    private func notice(_ leg: Int) -> CallAction? {
+        let entry = state.legs[leg]
+        switch entry.stage {
+        case .unspecified, .UNRECOGNIZED: return nil
+        case .ring: return leg == 0 ? .reportRinging : .ring(leg: leg)
+        case .accepted:
+            let peer = leg == 0 ? Int(state.winner) : 0
+            return .reportAccepted(CallGrant(leg: leg, peer: peer, untilMs: channelsEndMs))
+        case .ended:
+            let end = CallLegEnd(entry.reason, entry.number)
+            return isPart(leg) ? .reportEnd(leg: leg, end) : .stopRinging(leg: leg, end)
+        }
+    }
+
+    /// The end of the longest call, and of the channels that are kept after it.
+    var channelsEndMs: Int64 {
+        let end = Self.time(state.acceptedMs, plus: configuration.durationMax)
+        return state.keepConnect ? Self.time(end, plus: configuration.keepConnectTime) : end
+    }
+
+    // MARK: Sessions
+
+    /// An event shows that the leg is present; the end of its newest session, that it is not.
+    mutating func notePresence(
+        of leg: Int, _ event: CallEvent, _ session: UInt64, at now: Int64, _ actions: inout [CallAction]
+    ) {
+        let newest = state.legs[leg].session
+        guard session >= newest else { return }
+        state.legs[leg].session = session
+        if event == .sessionEnded {
+            if state.legs[leg].lostMs == 0 { state.legs[leg].lostMs = max(1, now) }
+            return
+        }
+        if session > newest { state.legs[leg].lostMs = 0 }
+        // The client may have restarted, and needs again what it has confirmed.
+        if event == .sessionStarted, state.legs[leg].confirmed != .ended { resend(leg, at: now, &actions) }
+    }
+
+    // MARK: Parties
+
+    mutating func claim(_ index: Int, at now: Int64, _ actions: inout [CallAction]) {
+        if state.claims[index].status == .unspecified { state.claims[index].status = .claiming }
+        let until = Self.time(now, plus: configuration.claimTime)
+        (state.claims[index].untilMs, state.claims[index].sentMs) = (until, now)
+        state.claims[index].sends = min(state.claims[index].sends, 1 << 16) + 1
+        actions.append(
+            .claim(
+                state.claims[index].party,
+                .with {
+                    ($0.call, $0.isCaller, $0.untilMs) = (state.id, index == 0, until)
+                    if state.claims.count == 2 { $0.peer = state.claims[1 - index].party }
+                }))
+    }
+
+    mutating func release(_ index: Int, at now: Int64, _ actions: inout [CallAction]) {
+        switch state.claims[index].status {
+        case .claiming, .claimed:
+            state.claims[index].status = .releasing
+            state.claims[index].sends = 0
+            sendRelease(index, at: now, &actions)
+        case .unspecified: state.claims[index].status = .released
+        case .refused, .releasing, .released, .UNRECOGNIZED: break
+        }
+    }
+
+    private mutating func sendRelease(_ index: Int, at now: Int64, _ actions: inout [CallAction]) {
+        state.claims[index].sentMs = now
+        state.claims[index].sends = min(state.claims[index].sends, 1 << 16) + 1
+        actions.append(.release(state.claims[index].party))
+    }
+
+    mutating func partyClaimed(_ party: CallParty, at now: Int64, _ actions: inout [CallAction]) {
+        guard let index = state.claims.firstIndex(where: { $0.party == party }) else {
+            return actions.append(.release(party))
+        }
+        switch state.claims[index].status {
+        case .claiming:
+            (state.claims[index].status, state.claims[index].sends) = (.claimed, 0)
+            if index == 0 {
+                guard move(.callerClaimed) != nil else { return }
+                for called in state.claims.indices.dropFirst() { claim(called, at: now, &actions) }
+            } else {
+                for leg in state.legs.indices where Int(state.legs[leg].claim) == index && leg != 0 {
+                    if state.legs[leg].status == .waiting { ring(leg, at: now, &actions) }
+                }
+            }
+        case .claimed: state.claims[index].sends = 0
+        // The answer to a claim that came late. The party must not wait until the claim ends by itself.
+        case .unspecified, .refused, .releasing, .released, .UNRECOGNIZED: actions.append(.release(party))
+        }
+    }
+
+    mutating func partyRefused(_ party: CallParty, at now: Int64, _ actions: inout [CallAction]) {
+        guard let index = state.claims.firstIndex(where: { $0.party == party }),
+            state.claims[index].status == .claiming || state.claims[index].status == .claimed
+        else { return }
+        guard state.winner == 0 else {
+            // The claim had ended by itself, and the call goes on without it. It is renewed at the next time.
+            state.claims[index].sends = 0
+            return
+        }
+        // A party that has refused a renewal may have accepted another one in between.
+        if state.claims[index].status == .claimed {
+            release(index, at: now, &actions)
+        } else {
+            state.claims[index].status = .refused
+        }
+        guard index != 0 else {
+            end(state.phase == .placing ? .callerBusy : .glareLost, by: 0, at: now, &actions)
+            return
+        }
+        let legs = state.legs.indices.dropFirst().filter { isOpen($0) && Int(state.legs[$0].claim) == index }
+        for leg in legs { finish(leg, .busy, .onCalling, at: now, &actions) }
+        if !legs.isEmpty { leave(index, at: now, &actions) }
+    }
+
+    // MARK: Channels and the record
+
+    /// A request to another part of the cluster, which is repeated until it is confirmed.
+    enum Request: CaseIterable {
+        case reserveChannels, releaseChannels, writeRecord
+
+        fileprivate var path: WritableKeyPath<CallState, CallEffect> {
+            switch self {
+            case .reserveChannels: \.reserveChannels
+            case .releaseChannels: \.releaseChannels
+            case .writeRecord: \.writeRecord
+            }
+        }
+    }
+
+    mutating func want(_ request: Request, at now: Int64, _ actions: inout [CallAction]) {
+        state[keyPath: request.path].status = .wanted
+        sendRequests(at: now, &actions)
+    }
+
+    mutating func confirm(_ request: Request) {
+        if state[keyPath: request.path].status == .wanted { state[keyPath: request.path].status = .done }
+    }
+
+    private mutating func sendRequests(at now: Int64, _ actions: inout [CallAction]) {
+        for request in Request.allCases {
+            guard let due = dueMs(request), now >= due else { continue }
+            state[keyPath: request.path].sentMs = now
+            state[keyPath: request.path].sends = min(state[keyPath: request.path].sends, 1 << 16) + 1
+            switch request {
+            case .reserveChannels: actions.append(.reserveChannels(untilMs: channelsEndMs))
+            case .releaseChannels: actions.append(.releaseChannels)
+            case .writeRecord: actions.append(.writeRecord)
+            }
+        }
+    }
+
+    private func dueMs(_ request: Request) -> Int64? {
+        let entry = state[keyPath: request.path]
+        guard entry.status == .wanted, request != .reserveChannels || state.phase != .ended else { return nil }
+        if entry.sends > 0 { return retryMs(entry.sentMs, entry.sends) }
+        guard request == .releaseChannels, state.keepConnect, state.end.reason == .hungUp else { return .min }
+        return Self.time(state.endedMs, plus: configuration.keepConnectTime)
+    }
+
+    // MARK: Repetitions
+
+    /// Sends what is due. After a death everything that is not confirmed is due.
+    mutating func resendDue(at now: Int64, all: Bool = false, _ actions: inout [CallAction]) {
+        for leg in state.legs.indices {
+            if all { state.legs[leg].sends = min(state.legs[leg].sends, 1) }
+            guard let due = dueMs(leg: leg), all || now >= due else { continue }
+            resend(leg, at: now, &actions)
+        }
+        for index in state.claims.indices {
+            guard let due = dueMs(claim: index), all || now >= due else { continue }
+            if state.claims[index].status == .releasing {
+                guard now < state.claims[index].untilMs else {
+                    state.claims[index].status = .released
+                    continue
+                }
+                sendRelease(index, at: now, &actions)
+            } else {
+                claim(index, at: now, &actions)
+            }
+        }
+        if all {
+            for request in Request.allCases where state[keyPath: request.path].sends > 0 {
+                state[keyPath: request.path].sentMs = .min
+            }
+        }
+        sendRequests(at: now, &actions)
+    }
+
+    /// When something is sent again; nil if everything is confirmed.
+    var resendMs: Int64? {
+        let legs = state.legs.indices.compactMap { dueMs(leg: $0) }
+        let claims = state.claims.indices.compactMap { dueMs(claim: $0) }
+        return (legs + claims + Request.allCases.compactMap { dueMs($0) }).min()
+    }
+
+    private func dueMs(leg index: Int) -> Int64? {
+        let leg = state.legs[index]
+        guard leg.confirmed.rawValue < leg.stage.rawValue else { return nil }
+        return retryMs(leg.sentMs, leg.sends)
+    }
+
+    private func dueMs(claim index: Int) -> Int64? {
+        let claim = state.claims[index]
+        switch claim.status {
+        case .claimed where claim.sends == 0: return Self.time(claim.sentMs, plus: configuration.claimTime / 3)
+        case .claiming, .claimed: return retryMs(claim.sentMs, claim.sends)
+        case .releasing: return min(retryMs(claim.sentMs, claim.sends), claim.untilMs)
+        case .unspecified, .refused, .released, .UNRECOGNIZED: return nil
+        }
+    }
+
+    private func retryMs(_ sentMs: Int64, _ sends: UInt32) -> Int64 {
+        let first = max(.milliseconds(1), configuration.resendAfter)
+        let factor = 1 << min(Int(sends.clamped) - 1, 16)
+        return Self.time(sentMs, plus: min(first * factor, max(first, configuration.resendAfterMax)))
+    }
+}
+
+extension UInt32 {
+    /// At least 1, for a state that a foreign version has written.
+    fileprivate var clamped: UInt32 { Swift.max(self, 1) }
+}

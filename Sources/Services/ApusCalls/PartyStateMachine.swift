@@ -1,0 +1,83 @@
+package import ApusCore
+import SwiftProtobuf
+
+/// The call of one party, a device or an account: a party is on one call at a time (CALL-5).
+///
+/// A call claims its caller's party first, and the called parties after that. A party that is claimed refuses other
+/// calls: the caller receives −2511, the called party −2520. A claim is released when the call has ended for the
+/// party. It also ends by itself at its time unless the call renews it, so a call that was lost blocks nobody for long.
+///
+/// **Glare.** Two parties that call each other have both claimed themselves as callers when each call reaches the
+/// other party. If neither call has further parties, the call with the lesser id goes on: it takes over the party of
+/// the other call, which is refused at one party and superseded at the other. Both parties decide alike, so exactly
+/// one call goes on. The client of the party that was taken over may be rung before it has the end of its own call. It
+/// gives that call up, and does not report that it is busy. A call with further parties goes on with those, and the
+/// two parties are busy for each other.
+///
+/// **Repetitions.** A claim that is repeated is a renewal. A claim that arrives after its call has released the party
+/// is refused.
+///
+/// Pure value: confined to its owner. Times are Unix milliseconds of the cluster's clock.
+package struct PartyStateMachine: Sendable {
+    /// The answer to a claim.
+    package enum Answer: Sendable, Hashable {
+        case granted
+        /// The party is granted to this call. The other one has lost it.
+        case grantedInsteadOf(CallID)
+        case refused
+    }
+
+    /// The state to replicate.
+    package private(set) var state: CallPartyState
+    package let configuration: CallConfiguration
+
+    /// - Throws: 10001 if the state is not one of a party.
+    package init(
+        restoring state: CallPartyState = CallPartyState(), _ configuration: CallConfiguration = CallConfiguration()
+    ) throws(ApusError) {
+        let ids = [state.claim.call, state.released]
+        guard ids.allSatisfy({ $0.isEmpty || CallID(rawValue: $0) != nil }) else {
+            throw ApusError(.malformed, "the state is not one of a party")
+        }
+        (self.state, self.configuration) = (state, configuration)
+    }
+
+    /// True while a call holds the party.
+    package func isOnCalling(at now: Int64) -> Bool { !state.claim.call.isEmpty && now < state.claim.untilMs }
+
+    /// A call claims the party, or renews its claim.
+    ///
+    /// - Throws: 10001 if the call has no valid id.
+    package mutating func claim(_ claim: CallPartyClaim, at now: Int64) throws(ApusError) -> Answer {
+        guard CallID(rawValue: claim.call) != nil else { throw ApusError(.malformed, "a claim has the id of a call") }
+        advance(at: now)
+        guard claim.call != state.released else { return .refused }
+        let holder = state.claim
+        let isGlare = wins(claim, over: holder)
+        guard holder.call.isEmpty || holder.call == claim.call || isGlare else { return .refused }
+        state.claim = claim
+        let until = CallStateMachine.time(now, plus: configuration.claimTime)
+        state.claim.untilMs = min(until, max(claim.untilMs, holder.call == claim.call ? holder.untilMs : now))
+        return isGlare ? .grantedInsteadOf(CallID(unchecked: holder.call)) : .granted
+    }
+
+    /// The call has ended for the party. Has no effect on the claim of another call.
+    package mutating func release(_ call: CallID) {
+        state.released = call.rawValue
+        if state.claim.call == call.rawValue { state.claim = CallPartyClaim() }
+    }
+
+    /// Ends a claim that was not renewed.
+    package mutating func advance(at now: Int64) {
+        if !state.claim.call.isEmpty, !isOnCalling(at: now) { state.claim = CallPartyClaim() }
+    }
+
+    /// When ``advance(at:)`` has to be called next; nil if no call holds the party.
+    package var nextMs: Int64? { state.claim.call.isEmpty ? nil : state.claim.untilMs }
+
+    /// True for a call of this party's peer that crosses this party's own call to the same peer, and goes on instead.
+    private func wins(_ claim: CallPartyClaim, over holder: CallPartyClaim) -> Bool {
+        holder.isCaller && !claim.isCaller && holder.hasPeer && claim.hasPeer && holder.peer == claim.peer
+            && claim.call < holder.call
+    }
+}
