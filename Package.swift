@@ -196,7 +196,12 @@ let package = Package(
                 "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions",
                 "ApusClientAPI", "ApusThings", protobuf, lifecycle, coreMetrics,
             ]),
-        layer("Services", "ApusCalls", ["ApusCore", "ApusSessions", protobuf]),
+        layer(
+            "Services", "ApusCalls",
+            [
+                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions",
+                "ApusClientAPI", protobuf, lifecycle, coreMetrics, log,
+            ]),
         layer(
             "Services", "ApusRelayService",
             [
@@ -229,7 +234,7 @@ let package = Package(
             [
                 "ApusCore", "ApusConfiguration", "ApusTracing", "ApusListener", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusCommands",
-                "ApusRelayService", "ApusGateway", "ApusHTTP", nioCore, log,
+                "ApusCalls", "ApusRelayService", "ApusGateway", "ApusHTTP", nioCore, log,
             ]),
         layer(
             "Node", "ApusRelayNode",
@@ -242,7 +247,7 @@ let package = Package(
             [
                 "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusEtcd", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI",
-                "ApusOperators", "ApusThings", "ApusCommands", "ApusRelayService",
+                "ApusOperators", "ApusThings", "ApusCommands", "ApusCalls", "ApusRelayService",
                 "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusTLS", "ApusNodeConfiguration", nioCore,
                 nioPosix, lifecycle, unixSignals, protobuf, log, coreMetrics,
             ]),

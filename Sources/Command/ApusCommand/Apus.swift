@@ -13,7 +13,8 @@ struct Apus: AsyncParsableCommand {
             AdminCommand.self, RelayCommand.self, StatusCommand.self, DrainCommand.self, SessionsCommand.self,
             ChannelsCommand.self, DevicesCommand.self, PropertyCommand.self, ActionCommand.self, SendCommand.self,
             CommandsCommand.self, BindCommand.self, UnbindCommand.self, ShareCommand.self, UnshareCommand.self,
-            SharesCommand.self, TransferCommand.self, CustomersCommand.self, UsersCommand.self, RevokeCommand.self,
+            SharesCommand.self, TransferCommand.self, CallCommand.self, AnswerCommand.self, CallsCommand.self,
+            CustomersCommand.self, UsersCommand.self, RevokeCommand.self,
             WhyCommand.self, ChangesCommand.self, CordonCommand.self, UncordonCommand.self, WeightCommand.self,
         ])
 }

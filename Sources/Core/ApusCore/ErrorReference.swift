@@ -74,6 +74,8 @@ extension ErrorCode {
             .callUnknown, "callUnknown", [.client],
             "Do not ring: the session id is wrong, or the call ended some time ago."),
         Explanation(
+            .callRequestFailed, "callRequestFailed", [.client], "Check the ids of the called devices."),
+        Explanation(
             .callParametersInvalid, "callParametersInvalid", [.client],
             "Do not retry: correct the parameter that the message names."),
     ]

@@ -36,7 +36,7 @@ struct Problem {
         case .tokenInvalid, .tokenExpired: .unauthorized
         case .notAllowed, .illegalRelation: .forbidden
         case .targetUnknown, .methodUnknown, .pathIllegal, .propertyUnknown, .actionUnknown, .callbackUnknown,
-            .callUnknown:
+            .callUnknown, .callRequestFailed:
             .notFound
         case .kicked, .versionConflict, .boundToOtherUser, .boundToThisUser, .otherCustomer, .duplicateMessage,
             .actionFailed, .passToDeviceFailed, .cancelled, .callRejected, .peerHungUp, .onCalling, .rejectedByOthers,

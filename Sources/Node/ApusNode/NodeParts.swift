@@ -1,5 +1,6 @@
 import ApusChannels
 import ApusClientAPI
+import ApusCalls
 import ApusCluster
 import ApusCommands
 import ApusContract
@@ -46,6 +47,7 @@ final class NodeParts: Sendable {
     let topics: TopicService
     /// The commands of devices.
     private let commands: CommandService
+    private let calls: CallService
     /// The conditions that keep this node from full service. Its parts raise and clear them.
     let conditions: NodeConditions
     /// For messages that unauthenticated traffic can cause.
@@ -76,14 +78,13 @@ final class NodeParts: Sendable {
         conditions = NodeConditions(log: log)
         let keys = try configuration.clusterKeys()
         let (ownership, held) = try await Self.ownership(configuration, log: log)
-        memory = Self.memory(configuration, log: log)
+        (memory, store) = (Self.memory(configuration, log: log), ownership)
         let late = LateHooks()
         cluster = try await ClusterService.open(
             configuration.clusterService(keys: keys), store: ownership,
             hooks: Self.hooks(late, conditions, fenced: fenced), logger: log)
         records = try await NodeRecords.open(configuration, carrying: carried, for: cluster.identity)
         let revocations = RevocationWatch(records: records, log: log)
-        store = ownership
         try Self.remember(cluster.view, held: held, in: memory, store: store.identity)
 
         (group, httpGroup) = (.init(numberOfThreads: configuration.loopCount), .init(numberOfThreads: 1))
@@ -115,6 +116,7 @@ final class NodeParts: Sendable {
         try await revocations.load(wallSeconds: cluster.view.clock.wallSeconds())
         sessions.register(with: dispatcher, records: records)
         commands = CommandService(configuration.commands, view, entities, sessions, runtime, dispatcher)
+        calls = CallService(configuration.calls, view, entities, sessions, records, runtime, dispatcher, log: nodeLog)
         let drain = NodeDrain(cluster, log: nodeLog)
         let context = NodeContext(
             entities: entities, records: records, configuration: configuration, topics: topics, log: log)
@@ -123,7 +125,7 @@ final class NodeParts: Sendable {
             drain: { () throws(ApusError) in try await drain.begin() },
             forwarding: ClientForwarding(view: view, transport: transport, dispatcher: dispatcher))
         signing = TokenSigning(try await configuration.tokenSigner())
-        let clients = Self.clients(requests, commands, carried, context, signing, tracer, log: nodeLog)
+        let clients = Self.clients(requests, commands, calls, carried, context, signing, tracer, log: nodeLog)
         gateway = Gateway(
             configuration: configuration.gateway, sessions: sessions, channels: channels, clients: clients,
             view: view, group: group, ticketKeys: configuration.ticketKeys(keys), log: nodeLog, limited: limited)
@@ -141,8 +143,8 @@ final class NodeParts: Sendable {
 
     /// The requests and events of clients: the cluster's own, and those of the carried services.
     private static func clients(
-        _ requests: OperatorRequests, _ commands: CommandService, _ carried: [any NodeService], _ node: NodeContext,
-        _ signing: TokenSigning, _ tracer: SpanTracer?, log: Logger
+        _ requests: OperatorRequests, _ commands: CommandService, _ calls: CallService,
+        _ carried: [any NodeService], _ node: NodeContext, _ signing: TokenSigning, _ tracer: SpanTracer?, log: Logger
     ) -> ClientServices {
         var api = ClientAPI()
         api.addSchemas(clientSchemas)
@@ -159,6 +161,7 @@ final class NodeParts: Sendable {
         requests.add(to: &api)
         ThingService(entities: node.entities, sessions: requests.sessions, topics: node.topics).add(to: &api)
         commands.add(to: &api)
+        calls.add(to: &api)
         for service in carried { service.addRequests(to: &api, of: node) }
         return ClientServices(
             api, topics: node.topics, configuration: node.configuration.api, audit: AuditLog(log), tracer: tracer)
@@ -225,7 +228,9 @@ final class NodeParts: Sendable {
     var services: [any Service] {
         let relays: [any Service] = (relayMesh.map { [$0] } ?? []) + (relay.map { [$0] } ?? [])
         let watch = DescriptorWatch(conditions: conditions, limited: limited)
-        let own: [any Service] = [EntityService(entities: entities, runtime: runtime), sessions, topics, commands]
+        let own: [any Service] = [
+            EntityService(entities: entities, runtime: runtime), sessions, topics, commands, calls,
+        ]
         let context = NodeContext(
             entities: entities, records: records, configuration: configuration, topics: topics, log: log)
         let others = carried.flatMap { $0.work(of: context) }

@@ -1,3 +1,4 @@
+import ApusCalls
 import ApusCluster
 import ApusCommands
 package import ApusCore
@@ -11,7 +12,10 @@ import Foundation
 package enum NodeRecords {
     /// All collections of a program whose nodes carry these services.
     package static func catalogue(carrying services: [any NodeService]) -> RecordCatalogue {
-        let own = [ClusterRecords.catalogue, SessionRecords.catalogue, ThingService.records, CommandService.records]
+        let own = [
+            ClusterRecords.catalogue, SessionRecords.catalogue, ThingService.records, CommandService.records,
+            CallRecords.catalogue,
+        ]
         return RecordCatalogue(merging: own + services.map(\.records))
     }
 

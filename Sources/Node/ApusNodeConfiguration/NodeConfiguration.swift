@@ -1,6 +1,7 @@
 package import ApusChannels
 package import ApusClientAPI
 package import ApusCluster
+package import ApusCalls
 package import ApusCommands
 package import ApusConfiguration
 public import ApusCore
@@ -83,6 +84,7 @@ public struct NodeConfiguration: Sendable {
     package var api = ClientAPIConfiguration()
     /// The bounds of commands to devices.
     package var commands = CommandConfiguration()
+    package var calls = CallConfiguration()
     package var tracing = TracingConfiguration()
 
     /// All keys, in the order of the reference.
@@ -162,6 +164,7 @@ public struct NodeConfiguration: Sendable {
             &reader, path, clients: .init(certificate: gateway.certificateFile, key: gateway.keyFile))
         try api.read(&reader)
         try commands.read(&reader)
+        try calls.read(&reader)
         try tracing.read(&reader)
         try readChannels(&reader)
         try readSessions(&reader)

@@ -58,6 +58,14 @@ extension ClientShareDeviceRequest: BoundedMessage {}
 extension ClientUnshareDeviceRequest: BoundedMessage {}
 extension ClientListSharesRequest: BoundedMessage {}
 extension ClientGetPresenceRequest: BoundedMessage {}
+extension ClientReportCallRequest: BoundedMessage {}
+extension ClientListCallsRequest: BoundedMessage {}
+
+extension ClientStartCallRequest: BoundedMessage {
+    /// `calls.ring_time_max` is less.
+    package var isWithinBounds: Bool { timeoutSeconds <= 86_400 }
+}
+
 extension ClientCreateCustomerRequest: BoundedMessage {}
 extension ClientListCustomersRequest: BoundedMessage {}
 extension ClientRevokeKeyRequest: BoundedMessage {}

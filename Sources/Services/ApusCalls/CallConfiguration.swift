@@ -31,5 +31,8 @@ package struct CallConfiguration: Sendable, Hashable {
     /// How long the media channels are kept after a hang-up if the caller has asked for it (CALL-16).
     package var keepConnectTime: Duration = .seconds(60)
 
+    /// The calls that a party places at one node in a minute; also the burst. One more is refused with 10007.
+    package var startsPerMinute = 60
+
     package init() {}
 }

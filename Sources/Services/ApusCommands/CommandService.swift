@@ -18,7 +18,7 @@ import Synchronization
 /// nodes of the device's connections, and notifies the nodes whose requests wait for it. Both messages may be lost: the
 /// queue sends an unacknowledged command again, and a request that waits asks again.
 ///
-/// Concurrency model: any thread. A `Mutex` guards the tables of connections and of requests.
+/// Concurrency model: any thread. A `Mutex` guards the table of requests.
 package final class CommandService: Service, Sendable {
     private static let collection = EntityCollection<CommandState>("commands", kind: .commands, layout: 1)
     package static let records = RecordCatalogue([collection])
@@ -26,47 +26,29 @@ package final class CommandService: Service, Sendable {
     package static let topicKind = "commands"
     static let ownKey = "own"
 
-    private struct Connection: Sendable {
-        let connection: any ClientConnection
-        let device: DeviceID
-        let shard: ShardID
-    }
-
     /// Two devices may have commands with the same id.
     private struct Waiting: Hashable {
         let device: String
         let id: Data
     }
 
-    private struct State {
-        /// By the number of the listener.
-        var connections: [UInt64: Connection] = [:]
-        /// The numbers of the listeners.
-        var numbers: [ObjectIdentifier: UInt64] = [:]
-        var waiting: [Waiting: [CommandWait]] = [:]
-        var epochs: [Epoch] = []
-    }
+    private typealias Waits = [Waiting: [CommandWait]]
 
     let configuration: CommandConfiguration
     private let view: ClusterView
     private let entities: EntityRegistry
     private let sessions: SessionService
-    private let state = Mutex(State())
-    /// Connections that are to be announced to the owner of their device, or withdrawn.
-    private let work: AsyncStream<UInt64>
-    private let workFeed: AsyncStream<UInt64>.Continuation
+    private let connections: AnnouncedConnections<DeviceID>
+    private let waiting = Mutex(Waits())
     private let deliveries = Counter(label: "apus_command_deliveries_total")
     private let listenerGauge = Gauge(label: "apus_command_connections")
     private let waitingGauge = Gauge(label: "apus_command_waiting")
 
     private static let lookInterval = Duration.milliseconds(100)
-    private static let retryDelay = Duration.milliseconds(300)
     private static let askTimeout = Duration.seconds(3)
     /// A request asks again after this time, and then after twice the time before.
     private static let askAgainMin = Duration.milliseconds(200)
     private static let askAgainMax = Duration.seconds(2)
-    /// Connections that are announced at once, such as after the death of an owner.
-    private static let listensMax = 64
 
     /// Registers the kinds of entities, and the messages between nodes. Created once, before the node is a member.
     package init(
@@ -74,13 +56,19 @@ package final class CommandService: Service, Sendable {
         _ sessions: SessionService, _ runtime: EntityRuntime, _ dispatcher: NodeDispatcher
     ) {
         (self.configuration, self.view, self.entities, self.sessions) = (configuration, view, entities, sessions)
-        // Bounded by the connections of devices: each is in it a few times at most.
-        (work, workFeed) = AsyncStream.makeStream()
-        let map = view.map
-        state.withLock { $0.epochs = map.shards.map(\.epoch) }
+        let node = view.local.name.rawValue
+        connections = AnnouncedConnections(
+            view: view, shard: { CommandQueue.live.address($0).shard },
+            announce: { number, device, timeout throws(ApusError) in
+                let listen = CommandListen.with { $0.listener = CommandListener(node, number) }
+                for queue in CommandQueue.allCases {
+                    _ = try await entities.ref(EntityCell<CommandState>.self, queue.address(device))
+                        .ask(listen, timeout: timeout)
+                }
+            },
+            withdraw: { number, device in Self.withdraw(number, device, of: node, entities) })
         runtime.register(CommandQueue.kept.definition(configuration), in: Self.collection)
         runtime.register(CommandQueue.live.definition(configuration))
-        view.observe { [weak self] _, map in self?.mapChanged(map) }
         dispatcher.onTell(CommandDeliver.self) { [weak self] message in self?.deliver(message) }
         dispatcher.onTell(CommandReached.self) { [weak self] message in self?.reached(message) }
     }
@@ -181,19 +169,19 @@ package final class CommandService: Service, Sendable {
     // MARK: - Requests that wait
 
     private func begin(_ wait: CommandWait, for key: Waiting) {
-        state.withLock { $0.waiting[key, default: []].append(wait) }
+        waiting.withLock { $0[key, default: []].append(wait) }
     }
 
     private func end(_ wait: CommandWait, for key: Waiting) {
-        state.withLock { state in
-            state.waiting[key]?.removeAll { $0 === wait }
-            if state.waiting[key]?.isEmpty ?? false { state.waiting[key] = nil }
+        waiting.withLock { waiting in
+            waiting[key]?.removeAll { $0 === wait }
+            if waiting[key]?.isEmpty ?? false { waiting[key] = nil }
         }
     }
 
     private func reached(_ message: CommandReached) {
         let key = Waiting(device: message.device, id: message.entry.id)
-        for wait in state.withLock({ $0.waiting[key] }) ?? [] { wait.reached(message.entry) }
+        for wait in waiting.withLock({ $0[key] }) ?? [] { wait.reached(message.entry) }
     }
 
     // MARK: - Devices
@@ -205,56 +193,24 @@ package final class CommandService: Service, Sendable {
         guard let device = call.session.device, let connection = call.connection else {
             throw ApusError(.notAllowed, "only a device takes commands")
         }
-        leave(connection)
-        let number = UInt64.random(in: 1...(.max))
-        let shard = CommandQueue.live.address(device).shard
-        state.withLock { state in
-            state.connections[number] = Connection(connection: connection, device: device, shard: shard)
-            state.numbers[ObjectIdentifier(connection)] = number
-        }
-        try await announce(number, device, timeout: try call.timeLeft())
-        // A connection that ended while its request was on its way.
-        if connection.isClosed { leave(connection) }
+        try await connections.listen(connection, device, timeout: try call.timeLeft())
     }
 
     /// The connection takes no commands any more, or has ended.
-    func leave(_ connection: any ClientConnection) {
-        let left = state.withLock { state -> (UInt64, DeviceID)? in
-            guard let number = state.numbers.removeValue(forKey: ObjectIdentifier(connection)),
-                let entry = state.connections.removeValue(forKey: number)
-            else { return nil }
-            return (number, entry.device)
-        }
-        if let (number, device) = left { withdraw(number, device) }
-    }
+    func leave(_ connection: any ClientConnection) { connections.leave(connection) }
 
     /// A queue that misses it is notified with the next delivery.
-    private func withdraw(_ number: UInt64, _ device: DeviceID) {
+    private static func withdraw(_ number: UInt64, _ device: DeviceID, of node: String, _ entities: EntityRegistry) {
+        let leave = CommandLeave.with { $0.listener = CommandListener(node, number) }
         for queue in CommandQueue.allCases {
-            try? ref(queue, device).tell(CommandLeave.with { $0.listener = listener(number) })
+            try? entities.ref(EntityCell<CommandState>.self, queue.address(device)).tell(leave)
         }
-    }
-
-    private func announce(_ number: UInt64, _ device: DeviceID, timeout: Duration) async throws(ApusError) {
-        let listen = CommandListen.with { $0.listener = listener(number) }
-        do throws(ApusError) {
-            for queue in CommandQueue.allCases {
-                _ = try await ref(queue, device).ask(listen, timeout: min(timeout, Self.askTimeout))
-            }
-        } catch {
-            workFeed.yield(number)
-            throw error
-        }
-    }
-
-    private func listener(_ number: UInt64) -> CommandListener {
-        .with { ($0.node, $0.number) = (view.local.name.rawValue, number) }
     }
 
     private func deliver(_ message: CommandDeliver) {
         guard let device = DeviceID(rawValue: message.device) else { return }
-        guard let found = state.withLock({ $0.connections[message.number] }), found.device == device else {
-            return withdraw(message.number, device)
+        guard let found = connections.entry(message.number), found.key == device else {
+            return Self.withdraw(message.number, device, of: view.local.name.rawValue, entities)
         }
         deliveries.increment()
         let event = ClientCommandDelivery(message)
@@ -284,39 +240,12 @@ package final class CommandService: Service, Sendable {
         return device
     }
 
-    // MARK: - Owners
-
-    private func mapChanged(_ map: ClusterMap) {
-        let epochs = map.shards.map(\.epoch)
-        let moved = state.withLock { state in
-            defer { state.epochs = epochs }
-            guard state.epochs != epochs else { return [UInt64]() }
-            return state.connections.filter { entry in
-                let shard = Int(entry.value.shard.rawValue)
-                return state.epochs[shard] != epochs[shard]
-            }.map(\.key)
-        }
-        for number in moved { workFeed.yield(number) }
-    }
-
     /// Announces connections to new owners, until the node stops.
     package func run() async throws {
         await cancelWhenGracefulShutdown {
             await withDiscardingTaskGroup { group in
                 group.addTask { await self.watch() }
-                for _ in 0..<Self.listensMax { group.addTask { await self.announceAll() } }
-            }
-        }
-    }
-
-    private func announceAll() async {
-        for await number in work {
-            guard let found = state.withLock({ $0.connections[number] }) else { continue }
-            do throws(ApusError) {
-                // Failing, it is in the stream once more.
-                try await announce(number, found.device, timeout: Self.askTimeout)
-            } catch {
-                try? await Task.sleep(for: Self.retryDelay)
+                group.addTask { await self.connections.run() }
             }
         }
     }
@@ -324,11 +253,18 @@ package final class CommandService: Service, Sendable {
     private func watch() async {
         while (try? await Task.sleep(for: Self.lookInterval)) != nil {
             let now = MonotonicTime.now()
-            let (connectionCount, waits) = state.withLock { ($0.connections.count, $0.waiting.values.flatMap(\.self)) }
+            let waits = waiting.withLock { $0.values.flatMap(\.self) }
             for wait in waits { wait.look(now: now) }
-            listenerGauge.record(connectionCount)
+            listenerGauge.record(connections.count)
             waitingGauge.record(waits.count)
         }
+    }
+}
+
+extension CommandListener {
+    fileprivate init(_ node: String, _ number: UInt64) {
+        self.init()
+        (self.node, self.number) = (node, number)
     }
 }
 

@@ -4,6 +4,9 @@ extension MetricCatalogue {
             "apus_sessions_refused_total", "requests",
             "Sessions and subscriptions that were refused because a bound was reached (10007)."),
         .gauge("apus_sessions_revocations", "revocations", "Revocations that are in effect."),
+        .counter("apus_calls_placed_total", "calls", "Calls that clients of this node have placed."),
+        .counter("apus_calls_notices_total", "events", "Notices of calls that this node has sent to clients."),
+        .gauge("apus_calls_connections", "connections", "Connections of clients that take calls."),
         .counter(
             "apus_accounts_refused_total", "requests",
             "Requests of integrators that reached a bound of keys, users or revocations (10007)."),

@@ -171,8 +171,8 @@ extension ClientExplainShardRequest: ClientRequestMessage {
         ClientRequestInfo(
             41, "shards.explain", .get("/v1/shards/{shard}"), alias: .get("/v1/devices/{device}/shard"), roles: .admin,
             fields: [
-                "shard": FieldRule(pattern: "^([0-9]{1,3}|[1-3][0-9]{3}|40[0-8][0-9]|409[0-5])$"),
-                "device": FieldRule(pattern: "^[A-Za-z0-9._-]{1,63}$"),
+                "shard": FieldRule(pattern: "^([0-9]{1,3}|[1-3][0-9]{3}|40[0-8][0-9]|409[0-5])?$"),
+                "device": .optionalIdentifier,
             ],
             "Say who has a shard, or a device's shard, since when, and what moved it.")
     }

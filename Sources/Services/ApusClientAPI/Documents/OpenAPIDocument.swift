@@ -124,8 +124,9 @@ package struct OpenAPIDocument {
         if field.isRepeated, let index = parts.firstIndex(where: { $0.0 == "items" }),
             case .object(let items) = parts[index].1
         {
-            parts[index].1 = .object(items + more)
-            return .object(parts)
+            let ofList = ["minItems", "maxItems"]
+            parts[index].1 = .object(items + more.filter { !ofList.contains($0.0) })
+            return .object(parts + more.filter { ofList.contains($0.0) })
         }
         return .object(parts.filter { part in !more.contains { $0.0 == part.0 } } + more)
     }

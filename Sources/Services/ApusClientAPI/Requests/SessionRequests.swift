@@ -92,7 +92,7 @@ extension ClientCall {
 extension Session {
     /// An operator knows all devices; an integrator those that are assigned to it; an app those that its account may
     /// use, or those of them that its token names.
-    func mayKnow(_ record: DeviceRecord) -> Bool {
+    package func mayKnow(_ record: DeviceRecord) -> Bool {
         guard role != .admin else { return true }
         guard role != .customer else { return record.customer?.rawValue == account.rawValue }
         return record.right(of: account) != nil && (allowedDevices?.contains(record.device) ?? true)

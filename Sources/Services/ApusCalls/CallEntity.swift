@@ -1,0 +1,229 @@
+import ApusCluster
+import ApusCore
+import ApusWire
+import Foundation
+import SwiftProtobuf
+
+// Calls and parties at the owners of their shards. Both are replicated: they survive the death of any node.
+
+extension EntityKind {
+    static let calls = Self(rawValue: 8)
+    static let callParties = Self(rawValue: 9)
+}
+
+extension CallEntity: EntityContentMessage {}
+extension CallPartyEntity: EntityContentMessage {}
+
+extension CallPlace: EntityMessage {
+    typealias Reply = CallLegView
+    static var method: UInt16 { 0x0141 }
+    static var isIdempotent: Bool { true }
+}
+
+extension CallReport: EntityMessage {
+    typealias Reply = CallLegView
+    static var method: UInt16 { 0x0142 }
+    static var isIdempotent: Bool { true }
+}
+
+extension CallNote: EntityMessage {
+    typealias Reply = CallNoted
+    static var method: UInt16 { 0x0143 }
+    static var isIdempotent: Bool { true }
+}
+
+/// A node asks itself to write the record of a call that has ended.
+extension CallFinished: NodeMessage {
+    typealias Reply = CallFinishedTaken
+    static var method: UInt16 { 0x0048 }
+}
+
+extension CallID {
+    /// A call of this shard. Whoever does not know the number cannot guess the id.
+    init(shard: ShardID, _ number: RequestID) {
+        let shard = String(shard.rawValue, radix: 16)
+        let digits = [number.high, number.low].map { half in
+            let text = String(half, radix: 16)
+            return String(repeating: "0", count: 16 - text.utf8.count) + text
+        }
+        self.init(unchecked: String(repeating: "0", count: 3 - shard.utf8.count) + shard + "-" + digits.joined())
+    }
+
+    /// The entity of the call.
+    ///
+    /// - Throws: −2508 if no call has such an id.
+    func address() throws(ApusError) -> EntityAddress {
+        let parts = rawValue.split(separator: "-", omittingEmptySubsequences: false)
+        guard parts.count == 2, parts[0].utf8.count == 3, parts[1].utf8.count == 32,
+            let shard = UInt16(parts[0], radix: 16), shard < ShardID.count
+        else { throw ApusError(.callUnknown) }
+        return EntityAddress(kind: .calls, key: rawValue, shard: ShardID(shard))
+    }
+}
+
+/// The kind of calls; the key is the call's id, and the shard that of the first called party.
+struct CallKind {
+    private static let reminder = "advance"
+
+    let configuration: CallConfiguration
+    /// This node: it writes the record.
+    let node: NodeName
+
+    private typealias Body<Reply> = (inout CallStateMachine, Int64, inout [CallAction]) throws(ApusError) -> Reply
+
+    var definition: EntityDefinition<CallEntity> {
+        var definition = EntityDefinition<CallEntity>(.calls, name: "calls", durability: .replicated)
+        definition.on(CallPlace.self) { call, message, scope throws(ApusError) in
+            let start = try CallStart(message, CallID(unchecked: scope.address.key), configuration)
+            return try change(&call, &scope) { machine, now, actions throws(ApusError) in
+                CallLegView(try machine.start(start, at: now, &actions), start.type)
+            }
+        }
+        definition.on(CallReport.self) { call, message, scope throws(ApusError) in
+            let event = try CallEvent(message)
+            let sender = CallSender(
+                message.party, AccessID(unchecked: message.endpoint), session: message.session)
+            return try change(&call, &scope) { machine, now, actions throws(ApusError) in
+                let view = try machine.handle(event, from: sender, at: now, &actions)
+                return CallLegView(view, machine.state.type)
+            }
+        }
+        definition.on(CallNote.self) { call, message, scope throws(ApusError) in
+            let event: CallClusterEvent =
+                switch message.kind {
+                case .claimed: .partyClaimed(message.party)
+                case .refused: .partyRefused(message.party)
+                case .released: .partyReleased(message.party)
+                case .recordWritten: .recordWritten
+                case .unspecified, .UNRECOGNIZED: .timeAdvanced
+                }
+            try change(&call, &scope) { machine, now, actions throws(ApusError) in
+                machine.handle(event, at: now, &actions)
+            }
+            return CallNoted()
+        }
+        definition.onReminder { call, _, scope throws(ApusError) in
+            try change(&call, &scope) { machine, now, actions throws(ApusError) in
+                machine.handle(.timeAdvanced, at: now, &actions)
+            }
+            if call == CallEntity() { scope.isDone = true }
+        }
+        return definition
+    }
+
+    /// Changes the call, sends what this causes, and sets the reminder for what follows without a message.
+    private func change<Reply>(
+        _ call: inout CallEntity, _ scope: inout EntityScope, _ body: Body<Reply>
+    ) throws(ApusError) -> Reply {
+        let now = scope.wallMilliseconds
+        var machine = try CallStateMachine(restoring: call.state, configuration)
+        var actions: [CallAction] = []
+        if machine.state.phase != .unspecified, call.epoch != scope.epoch {
+            machine.handle(.restored, at: now, &actions)
+        }
+        let reply = try body(&machine, now, &actions)
+        var index = 0
+        while index < actions.count {
+            try perform(actions[index], &machine, now, &actions, &scope)
+            index += 1
+        }
+        call = CallEntity()
+        guard machine.state.phase != .unspecified else { return reply }
+        (call.state, call.epoch) = (machine.state, scope.epoch)
+        if let next = machine.nextMs, !scope.reminders.contains(where: { $0.due > now && $0.due <= next }) {
+            try scope.remind(Self.reminder, at: next)
+        }
+        return reply
+    }
+
+    private func perform(
+        _ action: CallAction, _ machine: inout CallStateMachine, _ now: Int64, _ actions: inout [CallAction],
+        _ scope: inout EntityScope
+    ) throws(ApusError) {
+        let state = machine.state
+        func notify(
+            _ leg: Int, _ stage: CallStage, _ end: CallLegEnd? = nil, _ scope: inout EntityScope
+        ) throws(ApusError) {
+            let entry = state.legs[leg]
+            let peer = leg == 0 ? Int(state.winner) : 0
+            try scope.tell(
+                CallPartyEntity.self, state.claims[Int(entry.claim)].party.address,
+                CallForward.with { forward in
+                    forward.endpoint = entry.endpoint
+                    forward.notice = .with {
+                        ($0.call, $0.stage, $0.type, $0.isCaller) = (state.id, stage, state.type, leg == 0)
+                        if leg != peer { $0.peer = state.claims[Int(state.legs[peer].claim)].party }
+                        if stage == .ring, leg != 0 { ($0.extra, $0.ringEndMs) = (state.extra, state.ringEndMs) }
+                        if let end { ($0.reason, $0.number) = (end.reason, end.number) }
+                    }
+                })
+        }
+        switch action {
+        case .claim(let party, let claim):
+            try scope.tell(CallPartyEntity.self, party.address, CallClaimRequest.with { $0.claim = claim })
+        case .release(let party):
+            try scope.tell(CallPartyEntity.self, party.address, CallRelease.with { $0.call = scope.address.key })
+        case .ring(let leg): try notify(leg, .ring, nil, &scope)
+        case .reportRinging: try notify(0, .ring, nil, &scope)
+        case .reportAccepted(let grant): try notify(grant.leg, .accepted, nil, &scope)
+        case .stopRinging(let leg, let end), .reportEnd(let leg, let end): try notify(leg, .ended, end, &scope)
+        // Calls have no media of their own yet: an app watches the channel of the device.
+        case .reserveChannels: machine.handle(.channelsReserved, at: now, &actions)
+        case .releaseChannels: machine.handle(.channelsReleased, at: now, &actions)
+        case .writeRecord: try scope.tell(node, CallFinished.with { $0.state = state })
+        }
+    }
+}
+
+extension CallParty {
+    /// The entity of the party. A device and an account may have the same name.
+    var address: EntityAddress {
+        let prefix = kind == .device ? "" : "@"
+        // A name of 63 bytes leaves no room for the prefix; it is the last byte that gives way.
+        return EntityAddress(kind: .callParties, key: prefix + id.prefix(62), shard: ShardID(key: id))
+    }
+}
+
+extension CallStart {
+    fileprivate init(
+        _ message: CallPlace, _ id: CallID, _ configuration: CallConfiguration
+    ) throws(ApusError) {
+        self.init(
+            id, message.type,
+            from: CallSender(message.caller, AccessID(unchecked: message.endpoint), session: message.session),
+            to: message.callees.map { CallTarget($0.party, AccessID(unchecked: $0.endpoint)) },
+            timeout: message.timeoutMs == 0 ? nil : .milliseconds(message.timeoutMs),
+            extra: try CallExtra(message.extra, configuration))
+    }
+}
+
+extension CallEvent {
+    /// Throws 10001 for an event of a later release.
+    fileprivate init(_ message: CallReport) throws(ApusError) {
+        switch message.kind {
+        case .joined: self = .joined
+        case .rang: self = .rang
+        case .accepted: self = .accepted
+        case .rejected: self = .rejected
+        case .busy: self = .wasBusy
+        case .cancelled: self = .cancelled
+        case .hungUp: self = .hungUp
+        case .connected: self = .connected
+        case .failed: self = .failed(message.number)
+        case .confirmed: self = .confirmed(message.stage)
+        case .sessionStarted: self = .sessionStarted
+        case .sessionEnded: self = .sessionEnded
+        case .unspecified, .UNRECOGNIZED: throw ApusError(.malformed, "the event of a call is not known here")
+        }
+    }
+}
+
+extension CallLegView {
+    fileprivate init(_ view: CallView, _ type: CallType) {
+        self.init()
+        (leg, self.type) = (UInt32(view.leg), type)
+        (answered, accepted, connected) = (view.flags.answered, view.flags.accepted, view.flags.connected)
+        ended = view.flags.end
+        if let end = view.end { (reason, number) = (end.reason, end.number) }
+    }
+}

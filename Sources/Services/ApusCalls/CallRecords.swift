@@ -1,0 +1,77 @@
+import ApusCore
+import ApusSessions
+package import ApusStorage
+import Foundation
+import SwiftProtobuf
+
+/// The records of calls that have ended (CALL-3): the parties, the times and the reason of the end.
+///
+/// Isolation: `Sendable`; may be called from any task.
+package struct CallRecords: Sendable {
+    /// By id, with an index by party, the newest first, and one by the time of the end.
+    static let calls = RecordCollection<CallState>(
+        "calls", layout: 1, key: { OrderedKey(.text($0.id)) },
+        indexes: [
+            RecordIndex("party") { call in
+                call.claims.map { OrderedKey(.text($0.party.name), .signed(-call.startedMs), .text(call.id)) }
+            },
+            RecordIndex("ended") { [OrderedKey(.signed($0.endedMs))] },
+        ])
+    package static let catalogue = RecordCatalogue([calls])
+
+    /// How long a record is kept.
+    static let keepTime: Int64 = 30 * 86_400_000
+    /// The most expired records that a new one removes.
+    private static let expiredMax = 100
+
+    let store: any RecordStore
+    let sessions: SessionRecords
+
+    init(_ store: any RecordStore) { (self.store, sessions) = (store, SessionRecords(store)) }
+
+    /// Writes the record of a call that has ended. A repetition has no effect.
+    func write(_ state: CallState) async throws(ApusError) {
+        var body = state
+        body.extra = Data()
+        // Connections are no part of the history.
+        for index in body.legs.indices { body.legs[index].session = 0 }
+        let expired = try await store.page(
+            Self.calls, by: "ended", below: OrderedKey(.signed(state.endedMs - Self.keepTime)), limit: Self.expiredMax
+        ).records
+        do throws(ApusError) {
+            try await store.commit(Self.calls.put(body, fence: .none, if: .absent))
+        } catch {
+            guard error.code == .versionConflict else { throw error }
+        }
+        _ = await store.commit(
+            expired.map { RecordStep(Self.calls.erase($0.key, fence: .none, if: .version($0.version))) })
+    }
+
+    /// Some calls of a party, the newest first, and the token of the next page; empty at the end.
+    ///
+    /// - Throws: 21031 for a token that is none.
+    func page(
+        of party: CallParty, after token: String, limit: Int
+    ) async throws(ApusError) -> (calls: [CallState], next: String) {
+        var from: RecordToken?
+        if !token.isEmpty {
+            let parts = token.split(separator: "-", maxSplits: 1)
+            guard parts.count == 2, let started = Int64(parts[0]) else {
+                throw ApusError(.badParameter, "pageToken is not one of a list of calls")
+            }
+            let id = String(parts[1])
+            from = RecordToken(
+                value: OrderedKey(.text(party.name), .signed(-started), .text(id)), key: OrderedKey(.text(id)))
+        }
+        let page = try await store.page(
+            Self.calls, by: "party", prefix: OrderedKey(.text(party.name)), after: from, limit: limit)
+        let calls = page.records.map(\.body)
+        let next = page.next == nil ? "" : calls.last.map { "\($0.startedMs)-\($0.id)" } ?? ""
+        return (calls, next)
+    }
+}
+
+extension CallParty {
+    /// The name in the index.
+    fileprivate var name: String { "\(kind == .device ? "device" : "account")/\(id)" }
+}

@@ -1,0 +1,318 @@
+import ApusClientAPI
+package import ApusCluster
+import ApusContract
+import ApusCore
+package import ApusSessions
+package import ApusStorage
+import ApusWire
+import CoreMetrics
+import Foundation
+package import Logging
+import ServiceLifecycle
+import SwiftProtobuf
+import Synchronization
+
+/// Calls at this node: requests of clients, and the connections that take calls (CALL-4 to CALL-11, docs/calls.md).
+///
+/// A call is at the owner of the shard of its first called party. It claims its parties, and sends notices to them; the
+/// owner of a party knows the connections of its clients, and sends the notice to their nodes. Every message may be
+/// lost: the call sends again what is not confirmed.
+///
+/// Concurrency model: any thread. A `Mutex` guards the numbers of sessions.
+package final class CallService: Service, Sendable {
+    /// The kind of the topic by which a client takes calls, and its only key.
+    package static let topicKind = "calls"
+    static let ownKey = "own"
+
+    /// A client that takes calls.
+    struct Client: Hashable, Sendable {
+        var party: CallParty
+        var endpoint: AccessID
+    }
+
+    let configuration: CallConfiguration
+    let view: ClusterView
+    let sessions: SessionService
+    let records: CallRecords
+    let log: Logger
+    private let entities: EntityRegistry
+    private let connections: AnnouncedConnections<Client>
+    /// What the party has given each connection, by its number.
+    private let numbers: Numbers
+    /// A connection as parties know it, by its number and its endpoint.
+    private let listener: @Sendable (UInt64, String) -> CallListener
+    /// By the name of the party's entity.
+    private let starts: Mutex<RateLimiter<String>>
+    /// Calls whose records are to be written.
+    private let finished: AsyncStream<CallState>
+    private let finishedFeed: AsyncStream<CallState>.Continuation
+    private let placed = Counter(label: "apus_calls_placed_total")
+    private let notices = Counter(label: "apus_calls_notices_total")
+    private let listening = Gauge(label: "apus_calls_connections")
+
+    private static let askTimeout = Duration.seconds(3)
+    /// Records that wait to be written. One more is left out: its call asks again.
+    private static let finishedMax = 1024
+    private static let lookInterval = Duration.milliseconds(500)
+
+    /// Registers the kinds of entities, and the messages between nodes. Created once, before the node is a member.
+    package init(
+        _ configuration: CallConfiguration, _ view: ClusterView, _ entities: EntityRegistry,
+        _ sessions: SessionService, _ store: any RecordStore, _ runtime: EntityRuntime, _ dispatcher: NodeDispatcher,
+        log: Logger
+    ) {
+        (self.configuration, self.view, self.entities, self.sessions) = (configuration, view, entities, sessions)
+        (records, self.log) = (CallRecords(store), log)
+        (finished, finishedFeed) = AsyncStream.makeStream(bufferingPolicy: .bufferingOldest(Self.finishedMax))
+        let numbers = Numbers()
+        let listener: @Sendable (UInt64, String) -> CallListener = { [local = view.local] number, endpoint in
+            .with {
+                ($0.node, $0.incarnation) = (local.name.rawValue, local.incarnation)
+                ($0.number, $0.endpoint) = (number, endpoint)
+            }
+        }
+        (self.numbers, self.listener) = (numbers, listener)
+        starts = Mutex(
+            RateLimiter(configuration.startsPerMinute, per: .seconds(60), burst: configuration.startsPerMinute))
+        connections = AnnouncedConnections(
+            view: view, shard: { $0.party.address.shard },
+            announce: { number, client, timeout throws(ApusError) in
+                let party = entities.ref(EntityCell<CallPartyEntity>.self, client.party.address)
+                let reply = try await party.ask(
+                    CallListen.with { $0.listener = listener(number, client.endpoint.rawValue) }, timeout: timeout)
+                numbers.set(number, reply.session)
+            },
+            withdraw: { number, client in
+                numbers.remove(number)
+                let party = entities.ref(EntityCell<CallPartyEntity>.self, client.party.address)
+                try? party.tell(CallLeave.with { $0.listener = listener(number, client.endpoint.rawValue) })
+            })
+        let isAlive: @Sendable (String, UInt64) -> Bool = { [view] name, incarnation in
+            view.map.members.contains {
+                $0.id.name.rawValue == name && $0.id.incarnation == incarnation && $0.state.isAlive
+            }
+        }
+        runtime.register(CallKind(configuration: configuration, node: view.local.name).definition)
+        runtime.register(PartyKind(configuration: configuration, isAlive: isAlive).definition)
+        dispatcher.onTell(CallDeliver.self) { [weak self] message in self?.deliver(message) }
+        dispatcher.onTell(CallFinished.self) { [weak self] message in self?.finishedFeed.yield(message.state) }
+    }
+
+    // MARK: - Requests
+
+    /// Places a call (CALL-6).
+    ///
+    /// - Throws: 10007 after too many calls of this party, −2500 if a parameter is out of range, −2501 for a party that
+    ///   the cluster does not know, 8003 and 12004 for one that this client may not call, 8000 if no called party has a
+    ///   client that takes calls, 21025 for a connection that takes none.
+    func start(_ request: ClientStartCallRequest, _ call: ClientCall) async throws(ApusError) -> ClientCallInfo {
+        let sender = try sender(call)
+        guard let connection = call.connection, connections.number(of: connection) != nil else {
+            throw ApusError(.unavailable, "who calls subscribes to \(Self.topicKind)/\(Self.ownKey) first")
+        }
+        guard starts.withLock({ $0.take(sender.party.address.key, at: .now()) }) else {
+            throw ApusError(.overloaded, "this party places too many calls; try again later")
+        }
+        let type = CallType(rawValue: Int(request.type)) ?? .unspecified
+        let parties = try await parties(request, call)
+        var callees: [CallCallee] = []
+        for party in parties {
+            let reached = try await ref(party).ask(CallReach(), timeout: try call.timeLeft())
+            callees += reached.endpoints.map { endpoint in
+                .with { ($0.party, $0.endpoint) = (party, endpoint) }
+            }
+        }
+        guard let first = parties.first, !callees.isEmpty else {
+            throw ApusError(.targetOffline, "no client of the called parties takes calls")
+        }
+        let number = call.request ?? RequestID(high: .random(in: 0...(.max)), low: .random(in: 0...(.max)))
+        let id = CallID(shard: first.address.shard, number)
+        let place = CallPlace.with {
+            ($0.type, $0.caller, $0.endpoint, $0.session) = (
+                type, sender.party, sender.endpoint.rawValue, sender.session
+            )
+            ($0.callees, $0.extra) = (Array(callees.prefix(configuration.legsMax)), Data(request.extra.utf8))
+            $0.timeoutMs = Int64(request.timeoutSeconds) * 1000
+        }
+        let view = try await ref(id).ask(place, timeout: try call.timeLeft(), call: call.entityCall)
+        placed.increment()
+        return ClientCallInfo(id, view)
+    }
+
+    /// Reports an event of the client's leg.
+    ///
+    /// - Throws: as ``CallStateMachine/handle(_:from:at:_:)-(CallEvent,_,_,_)``.
+    func report(_ request: ClientReportCallRequest, _ call: ClientCall) async throws(ApusError) -> ClientCallInfo {
+        let sender = try sender(call)
+        guard let id = CallID(rawValue: request.call) else { throw ApusError(.callUnknown) }
+        let kind = CallEventKind(rawValue: request.event.rawValue) ?? .unspecified
+        guard (CallEventKind.joined.rawValue...CallEventKind.confirmed.rawValue).contains(kind.rawValue) else {
+            throw ApusError(.callParametersInvalid, "the event is not one of a client")
+        }
+        let report = CallReport.with {
+            ($0.party, $0.endpoint, $0.session) = (sender.party, sender.endpoint.rawValue, sender.session)
+            ($0.kind, $0.number) = (kind, request.code)
+            $0.stage = CallStage(rawValue: request.stage.rawValue) ?? .unspecified
+        }
+        return ClientCallInfo(id, try await ref(id).ask(report, timeout: try call.timeLeft()))
+    }
+
+    private func sender(_ call: ClientCall) throws(ApusError) -> CallSender {
+        let client = try Self.client(call.session)
+        let session = call.connection.flatMap { connections.number(of: $0) }.flatMap { numbers[$0] }
+        return CallSender(client.party, client.endpoint, session: session ?? 0)
+    }
+
+    private static func client(_ session: Session) throws(ApusError) -> Client {
+        if let device = session.device { return Client(party: .device(device), endpoint: session.access) }
+        guard session.role == .app, session.allowedDevices == nil else {
+            throw ApusError(.notAllowed, "only devices call, and apps whose token is for the whole account")
+        }
+        return Client(party: try account(session.account.rawValue), endpoint: session.access)
+    }
+
+    /// The longest name of an account that can be called: one byte less than an account may have.
+    private static let accountByteCountMax = 62
+
+    private static func account(_ name: String) throws(ApusError) -> CallParty {
+        guard let account = AccountID(rawValue: name), name.utf8.count <= accountByteCountMax else {
+            throw ApusError(
+                .callParametersInvalid, "an account that calls has a name of 1 to \(accountByteCountMax) bytes")
+        }
+        return .account(account)
+    }
+
+    // MARK: - Who may be called
+
+    /// The parties that a request names, and that this client may call.
+    private func parties(
+        _ request: ClientStartCallRequest, _ call: ClientCall
+    ) async throws(ApusError) -> [CallParty] {
+        guard request.targets.count <= configuration.legsMax else {
+            throw ApusError(.callParametersInvalid, "a call has at most \(configuration.legsMax) called parties")
+        }
+        guard let device = call.session.device else {
+            var parties: [CallParty] = []
+            for target in request.targets { parties.append(try await devicePartyOfApp(target, call)) }
+            return try Self.unique(parties)
+        }
+        guard let own = try await records.sessions.record(of: device) else { throw ApusError(.illegalRelation) }
+        guard !request.targets.isEmpty else { return [try Self.account(call.session.account.rawValue)] }
+        var parties: [CallParty] = []
+        for target in request.targets {
+            if target.device.isEmpty {
+                let party = try Self.account(target.account)
+                guard own.right(of: AccountID(unchecked: party.id)) != nil else { throw ApusError(.illegalRelation) }
+                parties.append(party)
+            } else {
+                let other = try Self.device(target)
+                guard let record = try await records.sessions.record(of: other) else {
+                    throw ApusError(.callRequestFailed, "no such device")
+                }
+                guard record.account == own.account else { throw ApusError(.illegalRelation) }
+                parties.append(.device(other))
+            }
+        }
+        return try Self.unique(parties)
+    }
+
+    private func devicePartyOfApp(
+        _ target: ClientCallParty, _ call: ClientCall
+    ) async throws(ApusError) -> CallParty {
+        let device = try Self.device(target)
+        let answer = await sessions.inspect(device, for: call.session, subscribe: false, control: true)
+        do throws(ApusError) {
+            _ = try answer.get()
+        } catch {
+            throw error.code == .targetUnknown ? ApusError(.callRequestFailed, "no such device") : error
+        }
+        return .device(device)
+    }
+
+    private static func device(_ target: ClientCallParty) throws(ApusError) -> DeviceID {
+        guard let device = DeviceID(rawValue: target.device), target.account.isEmpty else {
+            throw ApusError(.callParametersInvalid, "a called party is a device, or an account that a device calls")
+        }
+        return device
+    }
+
+    private static func unique(_ parties: [CallParty]) throws(ApusError) -> [CallParty] {
+        guard !parties.isEmpty else { throw ApusError(.callParametersInvalid, "a call has a called party") }
+        guard Set(parties).count == parties.count else {
+            throw ApusError(.callParametersInvalid, "a party is called twice")
+        }
+        return parties
+    }
+
+    // MARK: - Connections
+
+    /// The connection takes calls from now on. Throws 12004 if it is neither a device's nor an app's.
+    func listen(_ call: ClientCall) async throws(ApusError) {
+        guard let connection = call.connection else { throw ApusError(.notAllowed) }
+        try await connections.listen(connection, try Self.client(call.session), timeout: try call.timeLeft())
+    }
+
+    func leave(_ connection: any ClientConnection) { connections.leave(connection) }
+
+    private func deliver(_ message: CallDeliver) {
+        guard let found = connections.entry(message.number), found.key.party == message.party else {
+            // The notice that it has ended was lost.
+            let leave = CallLeave.with { $0.listener = listener(message.number, "") }
+            try? ref(message.party).tell(leave)
+            return
+        }
+        notices.increment()
+        let notice = ClientCallNotice(message.notice, nowMs: view.clock.wallMilliseconds())
+        let frame = ClientEventFrame(
+            topic: "\(Self.topicKind)/\(Self.ownKey)", type: ClientCallNotice.info.number,
+            message: (try? notice.serializedBytes()) ?? [])
+        found.connection.send([frame])
+    }
+
+    // MARK: - Entities
+
+    private func ref(_ party: CallParty) -> EntityRef<EntityCell<CallPartyEntity>> {
+        entities.ref(EntityCell<CallPartyEntity>.self, party.address)
+    }
+
+    private func ref(_ id: CallID) throws(ApusError) -> EntityRef<EntityCell<CallEntity>> {
+        entities.ref(EntityCell<CallEntity>.self, try id.address())
+    }
+
+    /// Announces connections to new owners, and writes records, until the node stops.
+    package func run() async throws {
+        await cancelWhenGracefulShutdown {
+            await withDiscardingTaskGroup { group in
+                group.addTask { await self.connections.run() }
+                group.addTask { await self.writeRecords() }
+                group.addTask { await self.measure() }
+            }
+        }
+    }
+
+    private func writeRecords() async {
+        for await state in finished {
+            guard let id = CallID(rawValue: state.id), let call = try? ref(id) else { continue }
+            do throws(ApusError) {
+                try await records.write(state)
+                try call.tell(CallNote.with { $0.kind = .recordWritten })
+            } catch {
+                // The call asks again.
+                log.debug("The record of a call cannot be written", metadata: Logger.facts(of: error))
+            }
+        }
+    }
+
+    private func measure() async {
+        while (try? await Task.sleep(for: Self.lookInterval)) != nil { listening.record(connections.count) }
+    }
+}
+
+/// The sessions of connections, by their numbers.
+private final class Numbers: Sendable {
+    private let sessions = Mutex<[UInt64: UInt64]>([:])
+
+    subscript(number: UInt64) -> UInt64? { sessions.withLock { $0[number] } }
+    func set(_ number: UInt64, _ session: UInt64) { sessions.withLock { $0[number] = session } }
+    func remove(_ number: UInt64) { sessions.withLock { $0[number] = nil } }
+}

@@ -1,0 +1,203 @@
+import ApusCluster
+import ApusCore
+import ApusWire
+import SwiftProtobuf
+
+extension CallListen: EntityMessage {
+    typealias Reply = CallListening
+    static var method: UInt16 { 0x0144 }
+    static var isIdempotent: Bool { true }
+}
+
+extension CallLeave: EntityMessage {
+    typealias Reply = CallLeft
+    static var method: UInt16 { 0x0145 }
+    static var isIdempotent: Bool { true }
+}
+
+extension CallClaimRequest: EntityMessage {
+    typealias Reply = CallClaimTaken
+    static var method: UInt16 { 0x0146 }
+    static var isIdempotent: Bool { true }
+}
+
+extension CallRelease: EntityMessage {
+    typealias Reply = CallReleased
+    static var method: UInt16 { 0x0147 }
+    static var isIdempotent: Bool { true }
+}
+
+extension CallForward: EntityMessage {
+    typealias Reply = CallForwarded
+    static var method: UInt16 { 0x0148 }
+    static var isIdempotent: Bool { true }
+}
+
+extension CallReach: EntityMessage {
+    typealias Reply = CallReachable
+    static var method: UInt16 { 0x0149 }
+    static var isIdempotent: Bool { true }
+    static var interleaves: Bool { true }
+}
+
+/// The owner of a party sends a notice to the node of a connection.
+extension CallDeliver: NodeMessage {
+    typealias Reply = CallDelivered
+    static var method: UInt16 { 0x0047 }
+}
+
+/// The kind of parties: the call that a party is on, and the connections that take its calls. The key is the name of
+/// the device, or `@` and that of the account.
+struct PartyKind {
+    /// The connections of a party; the oldest gives way to one more.
+    static let listenersMax = 32
+    private static let reminder = "advance"
+
+    let configuration: CallConfiguration
+    /// True for a node that has not died, by its name and incarnation.
+    let isAlive: @Sendable (String, UInt64) -> Bool
+
+    var definition: EntityDefinition<CallPartyEntity> {
+        var definition = EntityDefinition<CallPartyEntity>(
+            .callParties, name: "parties of calls", durability: .replicated)
+        definition.on(CallListen.self) { party, message, scope throws(ApusError) in
+            try listen(message.listener, &party, &scope)
+        }
+        definition.on(CallLeave.self) { party, message, scope throws(ApusError) in
+            try remove(&party, &scope) { $0.isConnection(message.listener) }
+            return CallLeft()
+        }
+        definition.on(CallClaimRequest.self) { party, message, scope throws(ApusError) in
+            try claim(message.claim, &party, &scope)
+            return CallClaimTaken()
+        }
+        definition.on(CallRelease.self) { party, message, scope throws(ApusError) in
+            guard let id = CallID(rawValue: message.call) else { throw ApusError(.malformed) }
+            var machine = try PartyStateMachine(restoring: party.state, configuration)
+            machine.release(id)
+            party.state = machine.state
+            try answer(.released, to: id, &scope)
+            return CallReleased()
+        }
+        definition.on(CallForward.self) { party, message, scope throws(ApusError) in
+            try forward(message, &party, &scope)
+            return CallForwarded()
+        }
+        definition.onReading(CallReach.self) { party, _, _ throws(ApusError) in
+            let alive = party.listeners.filter { isAlive($0.node, $0.incarnation) }
+            return .with { $0.endpoints = Set(alive.map(\.endpoint)).sorted() }
+        }
+        definition.onReminder { party, _, scope throws(ApusError) in
+            var machine = try PartyStateMachine(restoring: party.state, configuration)
+            machine.advance(at: scope.wallMilliseconds)
+            party.state = machine.state
+            if let next = machine.nextMs { try scope.remind(Self.reminder, at: next) }
+            if party.listeners.isEmpty, machine.nextMs == nil { scope.isDone = true }
+        }
+        return definition
+    }
+
+    private func listen(
+        _ listener: CallListener, _ party: inout CallPartyEntity, _ scope: inout EntityScope
+    ) throws(ApusError) -> CallListening {
+        if let known = party.listeners.first(where: { $0.isConnection(listener) }) {
+            return .with { $0.session = known.session }
+        }
+        guard AccessID(rawValue: listener.endpoint) != nil else { throw ApusError(.malformed) }
+        party.session = max(party.session + 1, UInt64(clamping: scope.wallMilliseconds))
+        var new = listener
+        new.session = party.session
+        party.listeners.append(new)
+        if party.listeners.count > Self.listenersMax { party.listeners.removeFirst() }
+        try report(.sessionStarted, new, party, &scope)
+        return .with { $0.session = new.session }
+    }
+
+    /// Removes connections. The call that the party is on is notified of endpoints without a connection.
+    private func remove(
+        _ party: inout CallPartyEntity, _ scope: inout EntityScope, where isGone: (CallListener) -> Bool
+    ) throws(ApusError) {
+        let gone = party.listeners.filter(isGone)
+        guard !gone.isEmpty else { return }
+        party.listeners.removeAll(where: isGone)
+        for listener in gone where !party.listeners.contains(where: { $0.endpoint == listener.endpoint }) {
+            try report(.sessionEnded, listener, party, &scope)
+        }
+    }
+
+    private func claim(
+        _ claim: CallPartyClaim, _ party: inout CallPartyEntity, _ scope: inout EntityScope
+    ) throws(ApusError) {
+        var machine = try PartyStateMachine(restoring: party.state, configuration)
+        let id = CallID(unchecked: claim.call)
+        let answer = try machine.claim(claim, at: scope.wallMilliseconds)
+        party.state = machine.state
+        switch answer {
+        case .granted: try self.answer(.claimed, to: id, &scope)
+        case .refused: try self.answer(.refused, to: id, &scope)
+        case .grantedInsteadOf(let other):
+            try self.answer(.claimed, to: id, &scope)
+            try self.answer(.refused, to: other, &scope)
+        }
+        if let next = machine.nextMs, !scope.reminders.contains(where: { $0.due <= next }) {
+            try scope.remind(Self.reminder, at: next)
+        }
+        // Renewals come while a call goes on, so the death of a node is noticed without a message of it.
+        try remove(&party, &scope) { !isAlive($0.node, $0.incarnation) }
+    }
+
+    private func forward(
+        _ message: CallForward, _ party: inout CallPartyEntity, _ scope: inout EntityScope
+    ) throws(ApusError) {
+        try remove(&party, &scope) { !isAlive($0.node, $0.incarnation) }
+        let own = Self.party(scope.address)
+        let listeners = party.listeners.filter { $0.endpoint == message.endpoint }
+        for listener in listeners {
+            try scope.tell(
+                NodeName(unchecked: listener.node),
+                CallDeliver.with {
+                    ($0.party, $0.number, $0.notice) = (own, listener.number, message.notice)
+                })
+        }
+        guard listeners.isEmpty, let id = CallID(rawValue: message.notice.call) else { return }
+        let away = CallListener.with { ($0.endpoint, $0.session) = (message.endpoint, party.session) }
+        try report(.sessionEnded, away, to: id, &scope)
+    }
+
+    private func report(
+        _ kind: CallEventKind, _ listener: CallListener, _ party: CallPartyEntity, _ scope: inout EntityScope
+    ) throws(ApusError) {
+        guard let id = CallID(rawValue: party.state.claim.call) else { return }
+        try report(kind, listener, to: id, &scope)
+    }
+
+    private func report(
+        _ kind: CallEventKind, _ listener: CallListener, to call: CallID, _ scope: inout EntityScope
+    ) throws(ApusError) {
+        guard let address = try? call.address() else { return }
+        let own = Self.party(scope.address)
+        try scope.tell(
+            CallEntity.self, address,
+            CallReport.with {
+                ($0.party, $0.endpoint, $0.session, $0.kind) = (own, listener.endpoint, listener.session, kind)
+            })
+    }
+
+    private func answer(_ kind: CallNoteKind, to call: CallID, _ scope: inout EntityScope) throws(ApusError) {
+        guard let address = try? call.address() else { return }
+        let own = Self.party(scope.address)
+        try scope.tell(CallEntity.self, address, CallNote.with { ($0.kind, $0.party) = (kind, own) })
+    }
+
+    private static func party(_ address: EntityAddress) -> CallParty {
+        address.key.hasPrefix("@")
+            ? .account(AccountID(unchecked: String(address.key.dropFirst())))
+            : .device(DeviceID(unchecked: address.key))
+    }
+}
+
+extension CallListener {
+    fileprivate func isConnection(_ other: CallListener) -> Bool {
+        (node, incarnation, number) == (other.node, other.incarnation, other.number)
+    }
+}

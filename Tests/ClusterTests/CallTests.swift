@@ -1,0 +1,317 @@
+import ApusClient
+import ApusContract
+import ApusCore
+import Foundation
+import SwiftProtobuf
+import Synchronization
+import Testing
+
+@Suite("Calls across nodes (CALL-4 to CALL-9, CALL-15)", .serialized, .timeLimit(.minutes(3)))
+struct CallTests {
+    private static let bell = DeviceID(unchecked: "bell")
+
+    @Test(
+        "An app calls a device at another node: it rings, accepts, connects, and the hang-up reaches the peer (CALL-7)")
+    func oneToOne() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_560)
+        defer { cluster.down() }
+        let bell = try await CallClient(cluster, 1, device: "bell").ready()
+        let app = try await CallClient(cluster, 2, access: "phone").ready()
+        defer { for client in [bell, app] { client.close() } }
+        let extra = #"{"bizType":"screen_ipc","channelType":2,"category":"sp_dpsxj","keepConnect":false}"#
+        let call = try await app.start([.device(Self.bell)], extra: extra)
+        #expect(call.isOutgoing && !call.isEnded)
+        let ring = try await bell.next(call.id) { if case .ring = $0.stage { true } else { false } }
+        #expect(ring.extra == extra && ring.peer == .account(AccountID(unchecked: "local")) && !ring.isOutgoing)
+        _ = try await app.next(call.id) { $0.stage == .ringing }
+        #expect(try await bell.session.acceptCall(call.id).isAccepted)
+        let accepted = try await app.next(call.id) { $0.stage == .accepted }
+        #expect(accepted.peer == .device(Self.bell))
+        for client in [bell, app] { try await client.session.reportCallConnected(call.id) }
+        #expect(try await app.session.reportCallConnected(call.id).isConnected)
+        try await app.session.hangUpCall(call.id)
+        #expect(try await bell.end(call.id)?.code == .peerHungUp)
+        // Whoever comes too late learns how it has ended, and others nothing.
+        #expect(try await bell.session.acceptCall(call.id).error?.code == .peerHungUp)
+        let other = try await CallClient(cluster, 3, access: "other", account: "other").ready()
+        defer { other.close() }
+        await fails(.illegalRelation) { () throws(ApusError) in try await other.session.acceptCall(call.id) }
+        await fails(.callUnknown) { () throws(ApusError) in
+            try await other.session.acceptCall("000-" + String(repeating: "0", count: 32))
+        }
+        await fails(.callUnknown) { () throws(ApusError) in try await other.session.acceptCall("x") }
+        let list = try await eventually { () throws(ApusError) in
+            let list = try await app.session.ask(ClientListCallsRequest())
+            guard !list.calls.isEmpty else { throw ApusError(.targetUnknown) }
+            return list
+        }
+        let record = try #require(list.calls.first)
+        #expect(record.call == call.id && record.reason == "hung_up" && record.winner.device == "bell")
+        #expect(record.startedMs <= record.rangMs && record.rangMs <= record.acceptedMs)
+        #expect(record.acceptedMs <= record.connectedMs && record.connectedMs <= record.endedMs)
+        #expect(try await other.session.ask(ClientListCallsRequest()).calls.isEmpty)
+        await fails(.targetUnknown) { () throws(ApusError) in
+            _ = try await other.session.ask(ClientListCallsRequest.with { $0.device = "bell" })
+        }
+        // Temporary access to a device is none to the calls of its account.
+        let token = try cluster.token("--role", "app", "--access", "courier", "--device", "bell")
+        let courier = try cluster.session(node: 3, token: token)
+        defer { courier.close() }
+        for request in [ClientListCallsRequest(), .with { $0.account = "local" }] {
+            await fails(.notAllowed) { () throws(ApusError) in
+                _ = try await courier.repeating(until: .now() + .seconds(5)) { _ throws(ApusError) in
+                    try await courier.ask(request)
+                }
+            }
+        }
+        await fails(.notAllowed) { () throws(ApusError) in _ = try await courier.startCall(to: [.device(Self.bell)]) }
+        do {
+            for try await notice in courier.calls() { Issue.record("a guest is called: \(notice)") }
+        } catch { #expect((error as? ApusError)?.code == .notAllowed, "\(error)") }
+    }
+
+    @Test("A party that places calls without end is refused (10007), and the calls of others are not")
+    func flood() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_640)
+        defer { cluster.down() }
+        let bell = try await CallClient(cluster, 1, device: "bell").ready()
+        let other = try await CallClient(cluster, 2, device: "other").ready()
+        let app = try await CallClient(cluster, 2, access: "phone").ready()
+        let cam = try await CallClient(cluster, 2, device: "cam").ready()
+        defer { for client in [bell, other, app, cam] { client.close() } }
+        var refused = 0
+        for _ in 0..<100 {
+            do throws(ApusError) {
+                let call = try await app.session.startCall(to: [.device(Self.bell)])
+                try await app.session.hangUpCall(call.id)
+            } catch {
+                #expect(error.code == .overloaded, "\(error)")
+                refused += 1
+            }
+        }
+        #expect((38...60).contains(refused))
+        let call = try await cam.start([.device(DeviceID(unchecked: "other"))])
+        _ = try await other.next(call.id) { if case .ring = $0.stage { true } else { false } }
+    }
+
+    @Test("Reject, cancel, busy, time-out and refused calls have their numbers on both sides (CALL-5, CALL-6, CALL-8)")
+    func numbers() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_600)
+        defer { cluster.down() }
+        let bell = try await CallClient(cluster, 1, device: "bell").ready()
+        let app = try await CallClient(cluster, 2, access: "phone").ready()
+        let cam = try await CallClient(cluster, 3, device: "cam").ready()
+        defer { for client in [bell, app, cam] { client.close() } }
+        let rejected = try await app.ring(bell)
+        try await bell.session.rejectCall(rejected)
+        #expect(try await app.end(rejected)?.code == .callRejected)
+
+        let cancelled = try await app.ring(bell)
+        try await app.session.hangUpCall(cancelled)
+        #expect(try await bell.end(cancelled)?.code == .callCancelled)
+        #expect(try await bell.session.acceptCall(cancelled).error?.code == .callCancelled)
+
+        let first = try await app.ring(bell)
+        let busy = try await cam.start([.device(Self.bell)])
+        #expect(try await cam.end(busy.id)?.code == .calleeBusy)
+        let second = try await app.start([.device(DeviceID(unchecked: "cam"))])
+        #expect(try await app.end(second.id)?.code == .onCalling)
+        // A call that was missed is reported, and does not ring (CALL-9).
+        for (client, missed) in [(bell, busy.id), (cam, second.id)] {
+            let isRung = client.notices(of: missed).contains { if case .ring = $0.stage { true } else { false } }
+            #expect(!isRung, "a busy party was rung")
+        }
+        #expect(try await bell.end(busy.id)?.code == .onCalling)
+        try await app.session.hangUpCall(first)
+        _ = try await bell.end(first)
+
+        let silent = try await app.start([.device(Self.bell)], timeout: .seconds(5))
+        let start = ContinuousClock.now
+        #expect(try await app.end(silent.id)?.code == .callNotAnswered)
+        #expect(try await bell.end(silent.id)?.code == .callTimedOut)
+        #expect((4.0...7.0).contains((ContinuousClock.now - start) / .seconds(1)))
+
+        for (code, target, timeout, extra) in [
+            (ErrorCode.callRequestFailed, "nobody", 30, ""), (.callParametersInvalid, "bell", 4, ""),
+            (.callParametersInvalid, "bell", 121, ""), (.callParametersInvalid, "bell", 30, "[]"),
+            (.callParametersInvalid, "bell", 30, #"{"a":""# + String(repeating: "x", count: 4096) + #""}"#),
+        ] {
+            await fails(code) { () throws(ApusError) in
+                _ = try await app.session.startCall(
+                    to: [.device(DeviceID(unchecked: target))], timeout: .seconds(timeout), extra: extra)
+            }
+        }
+        await fails(.callParametersInvalid) { () throws(ApusError) in _ = try await app.session.startCall(to: []) }
+        let deaf = try cluster.session(node: 1, token: try cluster.token("--role", "app", "--access", "deaf"))
+        defer { deaf.close() }
+        try await eventually { () throws(ApusError) in _ = try await deaf.ask(ClientListCallsRequest()) }
+        await fails(.unavailable) { () throws(ApusError) in
+            _ = try await deaf.startCall(to: [.device(Self.bell)])
+        }
+        let foreign = try await CallClient(cluster, 2, access: "other", account: "other").ready()
+        defer { foreign.close() }
+        await fails(.illegalRelation) { () throws(ApusError) in
+            _ = try await foreign.session.startCall(to: [.device(Self.bell)])
+        }
+        cam.close()
+        try await eventually { () throws(ApusError) in
+            do throws(ApusError) {
+                let left = try await app.session.startCall(to: [.device(DeviceID(unchecked: "cam"))])
+                try await app.session.hangUpCall(left.id)
+                throw ApusError(.versionConflict, "the connection is still known")
+            } catch {
+                guard error.code == .targetOffline else { throw error }
+            }
+        }
+    }
+
+    @Test("A device calls all apps of its account: one wins, and the ringing stops at the others (CALL-4)")
+    func forked() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_665)
+        defer { cluster.down() }
+        let bell = try await CallClient(cluster, 1, device: "bell").ready()
+        let apps = try (1...5).map { try CallClient(cluster, $0 % 3 + 1, access: "app\($0)") }
+        defer { for client in apps + [bell] { client.close() } }
+        for app in apps { _ = try await app.ready() }
+        for round in 0..<5 {
+            let call = try await bell.start([], type: .oneToMany)
+            for app in apps { _ = try await app.next(call.id) { if case .ring = $0.stage { true } else { false } } }
+            let wins = await withTaskGroup(of: Int.self) { group in
+                for app in apps {
+                    group.addTask { (try? await app.session.acceptCall(call.id))?.isAccepted ?? false ? 1 : 0 }
+                }
+                return await group.reduce(0, +)
+            }
+            #expect(wins == 1, "\(wins) apps have won in round \(round)")
+            _ = try await bell.next(call.id) { $0.stage == .accepted }
+            var ends = 0
+            for app in apps where try await app.endIfAny(call.id)?.code == .answeredByOthers { ends += 1 }
+            #expect(ends == 4)
+            try await bell.session.hangUpCall(call.id)
+            var hungUp = 0
+            for app in apps where try await app.end(call.id)?.code == .peerHungUp { hungUp += 1 }
+            #expect(hungUp == 1)
+        }
+    }
+
+    @Test("A call goes on in whatever state it was when the node of its owner is killed, and ends as it should")
+    func kills() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_680)
+        defer { cluster.down() }
+        // The owner of the call is that of the device's shard.
+        let why = try cluster.run("why", "bell", "--json")
+        let owner = try #require((1...3).first { why.output.contains("\"owner\":\"n\($0)\"") }, "\(why.all)")
+        let others = (1...3).filter { $0 != owner }
+        let bell = try await CallClient(cluster, others[0], device: "bell").ready()
+        let app = try await CallClient(cluster, others[1], access: "phone").ready()
+        defer { for client in [bell, app] { client.close() } }
+        let ringing = try await app.ring(bell)
+        #expect(try cluster.run("cluster", "kill", "\(owner)").status == 0)
+        let start = ContinuousClock.now
+        #expect(try await bell.session.acceptCall(ringing).isAccepted)
+        _ = try await app.next(ringing) { $0.stage == .accepted }
+        #expect(ContinuousClock.now - start < .seconds(2))
+        for client in [bell, app] { try await client.session.reportCallConnected(ringing) }
+        #expect(try cluster.run("cluster", "restart", "\(owner)").status == 0)
+        try await Task.sleep(for: .seconds(2))
+        // The call is at one of the two nodes that ran on.
+        let next = try cluster.run("why", "bell", "--json")
+        let second = try #require((1...3).first { next.output.contains("\"owner\":\"n\($0)\"") }, "\(next.all)")
+        #expect(try cluster.run("cluster", "kill", "\(second)").status == 0)
+        try await eventually { () throws(ApusError) in try await app.session.hangUpCall(ringing) }
+        #expect(try await bell.end(ringing)?.code == .peerHungUp)
+        for client in [bell, app] {
+            let stages = client.notices(of: ringing).map(\.stage)
+            let isOnce = stages.indices.allSatisfy { index in !stages[..<index].contains(stages[index]) }
+            #expect(isOnce, "a notice came twice: \(stages)")
+        }
+        // The parties are free again, and a call that nobody ends has its time-out at the next owner.
+        let last = try await eventually { () throws(ApusError) in
+            try await app.session.startCall(to: [.device(Self.bell)], timeout: .seconds(5))
+        }
+        #expect(try await app.end(last.id)?.code == .callNotAnswered)
+    }
+}
+
+/// A session that notes the notices of its calls.
+private final class CallClient: Sendable {
+    let session: ClientSession
+    private let seen = Mutex<[ClientSession.CallNotice]>([])
+    private let work = Mutex<Task<Void, Never>?>(nil)
+
+    init(
+        _ cluster: Cluster, _ node: Int, device: String? = nil, access: String = "app", account: String = "local"
+    ) throws {
+        let token =
+            try device.map { try cluster.token("--role", "device", "--device", $0) }
+            ?? cluster.token("--role", "app", "--access", access, "--account", account)
+        session = try cluster.session(node: node, token: token, role: device == nil ? .app : .device)
+        let task = Task { [weak self, session] in
+            do { for try await notice in session.calls() { self?.seen.withLock { $0.append(notice) } } } catch {}
+        }
+        work.withLock { $0 = task }
+    }
+
+    /// Waits until the client takes calls: before that it cannot call either.
+    func ready() async throws -> CallClient {
+        try await eventually { () throws(ApusError) in
+            do throws(ApusError) {
+                _ = try await session.startCall(to: [.device(DeviceID(unchecked: "nobody"))])
+            } catch {
+                guard error.code == .callRequestFailed else { throw error }
+            }
+        }
+        return self
+    }
+
+    func close() {
+        work.withLock { $0?.cancel() }
+        session.close()
+    }
+
+    func notices(of call: String) -> [ClientSession.CallNotice] { seen.withLock { $0.filter { $0.call == call } } }
+
+    /// Places a call as soon as this client and the called ones take calls.
+    func start(
+        _ targets: [ClientSession.CallParty], type: ClientSession.CallType = .oneToOne,
+        timeout: Duration = .seconds(30), extra: String = ""
+    ) async throws -> ClientSession.Call {
+        try await eventually { () throws(ApusError) in
+            try await self.session.startCall(to: targets, type: type, timeout: timeout, extra: extra)
+        }
+    }
+
+    /// Calls a device, and waits until it rings.
+    func ring(_ device: CallClient) async throws -> String {
+        let call = try await start([.device(DeviceID(unchecked: "bell"))]).id
+        _ = try await device.next(call) { if case .ring = $0.stage { true } else { false } }
+        _ = try await next(call) { $0.stage == .ringing }
+        return call
+    }
+
+    func next(
+        _ call: String, _ isWanted: (ClientSession.CallNotice) -> Bool
+    ) async throws -> ClientSession.CallNotice {
+        for _ in 0..<1000 {
+            if let notice = notices(of: call).first(where: isWanted) { return notice }
+            try await Task.sleep(for: .milliseconds(10))
+        }
+        throw ApusError(.deadlineExceeded, "\(notices(of: call))")
+    }
+
+    /// The number with which the call has ended; nil for a normal end.
+    func end(_ call: String) async throws -> ApusError? {
+        let notice = try await next(call) { if case .ended = $0.stage { true } else { false } }
+        if case .ended(let error, _) = notice.stage { return error }
+        return nil
+    }
+
+    /// The same, if it ends within half a second.
+    func endIfAny(_ call: String) async throws -> ApusError? {
+        for _ in 0..<50 {
+            for case .ended(let error, _) in notices(of: call).map(\.stage) { return error }
+            try await Task.sleep(for: .milliseconds(10))
+        }
+        return nil
+    }
+}
