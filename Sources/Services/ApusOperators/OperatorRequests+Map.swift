@@ -40,8 +40,10 @@ extension OperatorRequests {
     }
 
     private static func shard(of request: ClientExplainShardRequest) throws(ApusError) -> ShardID {
+        let device = try request.device.isEmpty ? nil : DeviceID(checking: request.device, "the device")
         guard !request.shard.isEmpty else {
-            return ShardID(of: try DeviceID(checking: request.device, "the device"))
+            guard let device else { throw ApusError(.badParameter, "a shard or a device is expected") }
+            return ShardID(of: device)
         }
         guard let number = UInt16(request.shard), number < ShardID.count else {
             throw ApusError(.badParameter, "a shard is a number from 0 to \(ShardID.count - 1)")
