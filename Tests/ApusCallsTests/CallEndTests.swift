@@ -43,6 +43,18 @@ struct CallEndTests {
         }
     }
 
+    @Test(
+        "An ended call keeps nothing of what its caller has sent, and a repeated start still finds it (CALL-3, CALL-6)")
+    func endedExtra() throws {
+        let extra = #"{"bizType":"screen_ipc"}"#
+        var call = try CallDriver(extra: extra)
+        #expect(!call.machine.state.extra.isEmpty)
+        try call.send(.cancelled, 0)
+        #expect(call.machine.state.extra.isEmpty)
+        let start = try CallDriver.start(extra: extra)
+        #expect(try call.machine.start(start, at: call.now, &call.actions).end?.number == 0)
+    }
+
     @Test("CALL-8: before the accept a hang-up is a cancel of the caller, or a reject of a called leg")
     func earlyHangUp() throws {
         var call = try CallDriver()

@@ -70,6 +70,30 @@ struct CallTests {
         } catch { #expect((error as? ApusError)?.code == .notAllowed, "\(error)") }
     }
 
+    @Test("A guest that loses its right while a call rings is not connected: 8003, and the call ends (IV-B10)")
+    func lostRight() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_620)
+        defer { cluster.down() }
+        let bell = try await CallClient(cluster, 1, device: "bell").ready()
+        let owner = try await CallClient(cluster, 2, access: "phone").ready()
+        let guest = try await CallClient(cluster, 3, access: "guest", account: "guests").ready()
+        defer { for client in [bell, owner, guest] { client.close() } }
+        let guests = AccountID(unchecked: "guests")
+        for isOutgoing in [true, false] {
+            try await owner.session.share(Self.bell, with: guests, control: true)
+            let (caller, called) = isOutgoing ? (guest, bell) : (bell, guest)
+            let call = try await caller.start([isOutgoing ? .device(Self.bell) : .account(guests)]).id
+            _ = try await called.next(call) { if case .ring = $0.stage { true } else { false } }
+            try await owner.session.unshare(Self.bell, with: guests)
+            await fails(.illegalRelation) { () throws(ApusError) in
+                _ = try await called.session.repeating(until: .now() + .seconds(8)) { _ throws(ApusError) in
+                    try await called.session.acceptCall(call)
+                }
+            }
+            #expect(try await caller.end(call)?.code == .callRejected)
+        }
+    }
+
     @Test("A party that places calls without end is refused (10007), and the calls of others are not")
     func flood() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 32_640)

@@ -27,11 +27,12 @@ package struct CallConfiguration: Sendable, Hashable {
     /// How long a call is kept after its end, for events that come late.
     package var endedTime: Duration = .seconds(60)
     /// How long an ended call is kept at most, if its end, its record or its parties are not confirmed.
-    package var endedTimeMax: Duration = .seconds(600)
+    package var endedTimeMax: Duration = .seconds(120)
     /// How long the media channels are kept after a hang-up if the caller has asked for it (CALL-16).
     package var keepConnectTime: Duration = .seconds(60)
 
-    /// The calls that a party places at one node in a minute; also the burst. One more is refused with 10007.
+    /// The calls that the clients of an account place at one node in a minute; also the burst. One more is refused with
+    /// 10007.
     package var startsPerMinute = 60
 
     package init() {}

@@ -32,6 +32,13 @@ extension CallNote: EntityMessage {
     static var isIdempotent: Bool { true }
 }
 
+extension CallPeek: EntityMessage {
+    typealias Reply = CallParties
+    static var method: UInt16 { 0x014a }
+    static var isIdempotent: Bool { true }
+    static var interleaves: Bool { true }
+}
+
 /// A node asks itself to write the record of a call that has ended.
 extension CallFinished: NodeMessage {
     typealias Reply = CallFinishedTaken
@@ -101,6 +108,13 @@ struct CallKind {
                 machine.handle(event, at: now, &actions)
             }
             return CallNoted()
+        }
+        definition.onReading(CallPeek.self) { call, message, _ throws(ApusError) in
+            let state = call.state
+            guard state.phase != .unspecified else { throw ApusError(.callUnknown) }
+            let isParty = state.claims.contains { $0.party == message.party }
+            guard isParty, let caller = state.claims.first else { throw ApusError(.illegalRelation) }
+            return .with { ($0.caller, $0.called) = (caller.party, state.claims.dropFirst().map(\.party)) }
         }
         definition.onReminder { call, _, scope throws(ApusError) in
             try change(&call, &scope) { machine, now, actions throws(ApusError) in

@@ -41,7 +41,7 @@ package final class CallService: Service, Sendable {
     private let numbers: Numbers
     /// A connection as parties know it, by its number and its endpoint.
     private let listener: @Sendable (UInt64, String) -> CallListener
-    /// By the name of the party's entity.
+    /// By account: a device's calls count for its account.
     private let starts: Mutex<RateLimiter<String>>
     /// Calls whose records are to be written.
     private let finished: AsyncStream<CallState>
@@ -102,16 +102,16 @@ package final class CallService: Service, Sendable {
 
     /// Places a call (CALL-6).
     ///
-    /// - Throws: 10007 after too many calls of this party, −2500 if a parameter is out of range, −2501 for a party that
-    ///   the cluster does not know, 8003 and 12004 for one that this client may not call, 8000 if no called party has a
-    ///   client that takes calls, 21025 for a connection that takes none.
+    /// - Throws: 10007 after too many calls of this account, −2500 if a parameter is out of range, −2501 for a party
+    ///   that the cluster does not know, 8003 and 12004 for one that this client may not call, 8000 if no called party
+    ///   has a client that takes calls, 21025 for a connection that takes none.
     func start(_ request: ClientStartCallRequest, _ call: ClientCall) async throws(ApusError) -> ClientCallInfo {
         let sender = try sender(call)
         guard let connection = call.connection, connections.number(of: connection) != nil else {
             throw ApusError(.unavailable, "who calls subscribes to \(Self.topicKind)/\(Self.ownKey) first")
         }
-        guard starts.withLock({ $0.take(sender.party.address.key, at: .now()) }) else {
-            throw ApusError(.overloaded, "this party places too many calls; try again later")
+        guard starts.withLock({ $0.take(call.session.account.rawValue, at: .now()) }) else {
+            throw ApusError(.overloaded, "the account places too many calls; try again later")
         }
         let type = CallType(rawValue: Int(request.type)) ?? .unspecified
         let parties = try await parties(request, call)
@@ -149,12 +149,43 @@ package final class CallService: Service, Sendable {
         guard (CallEventKind.joined.rawValue...CallEventKind.confirmed.rawValue).contains(kind.rawValue) else {
             throw ApusError(.callParametersInvalid, "the event is not one of a client")
         }
+        if kind == .accepted || kind == .connected { try await checkRights(of: sender, in: id, call) }
         let report = CallReport.with {
             ($0.party, $0.endpoint, $0.session) = (sender.party, sender.endpoint.rawValue, sender.session)
             ($0.kind, $0.number) = (kind, request.code)
             $0.stage = CallStage(rawValue: request.stage.rawValue) ?? .unspecified
         }
         return ClientCallInfo(id, try await ref(id).ask(report, timeout: try call.timeLeft()))
+    }
+
+    /// An account may have lost its right to the device since the call began. The leg then leaves, which ends the call
+    /// if it is one of two.
+    ///
+    /// - Throws: 8003.
+    private func checkRights(of sender: CallSender, in id: CallID, _ call: ClientCall) async throws(ApusError) {
+        let parties = try await ref(id).ask(
+            CallPeek.with { ($0.party, $0.endpoint) = (sender.party, sender.endpoint.rawValue) },
+            timeout: try call.timeLeft())
+        let others = sender.party == parties.caller ? parties.called : [parties.caller]
+        var isAllowed = false
+        for other in others where !isAllowed { isAllowed = try await mayTalk(sender.party, other) }
+        guard !isAllowed else { return }
+        let leave = CallReport.with {
+            ($0.party, $0.endpoint, $0.session) = (sender.party, sender.endpoint.rawValue, sender.session)
+            $0.kind = .hungUp
+        }
+        _ = try? await ref(id).ask(leave, timeout: try call.timeLeft())
+        throw ApusError(.illegalRelation)
+    }
+
+    /// True for a device and an account with a right to it, and for two devices of an account.
+    private func mayTalk(_ one: CallParty, _ other: CallParty) async throws(ApusError) -> Bool {
+        let (device, peer) = one.kind == .device ? (one, other) : (other, one)
+        guard device.kind == .device else { return false }
+        let record = try await records.sessions.record(of: DeviceID(unchecked: device.id))
+        guard peer.kind == .device else { return record?.right(of: AccountID(unchecked: peer.id)) != nil }
+        let account = try await records.sessions.record(of: DeviceID(unchecked: peer.id))?.account
+        return account != nil && account == record?.account
     }
 
     private func sender(_ call: ClientCall) throws(ApusError) -> CallSender {

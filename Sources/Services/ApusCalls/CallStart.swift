@@ -93,7 +93,9 @@ extension CallState {
     func isStarted(by start: CallStart, _ configuration: CallConfiguration) -> Bool {
         let parties = claims.dropFirst().map(\.party)
         let timeout = CallStateMachine.time(startedMs, plus: start.timeout ?? configuration.ringTime)
-        return (id, type, extra, ringEndMs) == (start.id.rawValue, start.type, start.extra.bytes, timeout)
+        return (id, type, ringEndMs) == (start.id.rawValue, start.type, timeout)
+            // A call that has ended keeps none.
+            && (extra == start.extra.bytes || phase == .ended)
             && claims.first?.party == start.caller.party && legs.first?.endpoint == start.caller.endpoint.rawValue
             && start.targets.allSatisfy { parties.contains($0.party) }
             && parties.allSatisfy { party in start.targets.contains { $0.party == party } }

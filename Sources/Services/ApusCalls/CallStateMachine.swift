@@ -304,6 +304,8 @@ package struct CallStateMachine: Sendable {
         guard let reason = move(trigger)?.reason else { return }
         state.end = .with { ($0.reason, $0.leg, $0.number) = (reason, UInt32(leg), number) }
         state.endedMs = now
+        // Nobody is called any more. What a caller has sent must not fill the owner's memory meanwhile.
+        state.extra = CallState().extra
         let isOwn = [.cancelled, .hungUp, .rejected, .failed].contains(trigger)
         for other in state.legs.indices where other == 0 || state.legs[other].status != .ended {
             let end = CallLegEnd(of: state.end, for: other, isAccepted: state.winner != 0)

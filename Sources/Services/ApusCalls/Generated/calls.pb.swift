@@ -1419,6 +1419,53 @@ package nonisolated struct CallFinishedTaken: Sendable {
   package init() {}
 }
 
+/// 0x014a, to a call: who takes part, for a leg that asks
+package nonisolated struct CallPeek: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var party: CallParty {
+    get {_party ?? CallParty()}
+    set {_party = newValue}
+  }
+  /// Returns true if `party` has been explicitly set.
+  package var hasParty: Bool {self._party != nil}
+  /// Clears the value of `party`. Subsequent reads from it will return its default value.
+  package mutating func clearParty() {self._party = nil}
+
+  package var endpoint: String = String()
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+
+  fileprivate var _party: CallParty? = nil
+}
+
+package nonisolated struct CallParties: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var caller: CallParty {
+    get {_caller ?? CallParty()}
+    set {_caller = newValue}
+  }
+  /// Returns true if `caller` has been explicitly set.
+  package var hasCaller: Bool {self._caller != nil}
+  /// Clears the value of `caller`. Subsequent reads from it will return its default value.
+  package mutating func clearCaller() {self._caller = nil}
+
+  package var called: [CallParty] = []
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+
+  fileprivate var _caller: CallParty? = nil
+}
+
 // MARK: - Code below here is support for the SwiftProtobuf runtime.
 
 fileprivate nonisolated let _protobuf_package = "apus.calls.v1"
@@ -2938,6 +2985,84 @@ nonisolated extension CallFinishedTaken: SwiftProtobuf.Message, SwiftProtobuf._M
   }
 
   package static func ==(lhs: CallFinishedTaken, rhs: CallFinishedTaken) -> Bool {
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension CallPeek: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Peek"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}party\0\u{1}endpoint\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularMessageField(value: &self._party) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.endpoint) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
+    try { if let v = self._party {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 1)
+    } }()
+    if !self.endpoint.isEmpty {
+      try visitor.visitSingularStringField(value: self.endpoint, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CallPeek, rhs: CallPeek) -> Bool {
+    if lhs._party != rhs._party {return false}
+    if lhs.endpoint != rhs.endpoint {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension CallParties: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Parties"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}caller\0\u{1}called\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularMessageField(value: &self._caller) }()
+      case 2: try { try decoder.decodeRepeatedMessageField(value: &self.called) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
+    try { if let v = self._caller {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 1)
+    } }()
+    if !self.called.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.called, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CallParties, rhs: CallParties) -> Bool {
+    if lhs._caller != rhs._caller {return false}
+    if lhs.called != rhs.called {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

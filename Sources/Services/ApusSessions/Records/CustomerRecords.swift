@@ -105,7 +105,6 @@ extension SessionRecords {
             }
             body.keys.append(
                 .with { ($0.id, $0.issuedS, $0.expiresS) = (key.id, key.issued, key.expires) })
-            return []
         }
     }
 
@@ -120,7 +119,6 @@ extension SessionRecords {
         try await revoke(RevocationRecord(.token(TokenMark.tag(of: id)), expires: key.expires + 60), wallSeconds: now)
         try await change(customer) { body throws(ApusError) in
             body.keys.removeAll { $0.id == id }
-            return []
         }
     }
 
@@ -140,7 +138,6 @@ extension SessionRecords {
                     .overloaded, "the customer has revoked \(max) tokens; let tokens be valid for less time")
             }
             body.revocations += 1
-            return []
         }
     }
 
@@ -150,33 +147,43 @@ extension SessionRecords {
     ///
     /// The user's id is made from the external id with a secret of the customer: it is the same at every node without a
     /// table, and does not show the external id, which is often a name or an address.
-    /// - Throws: 8002 for an unknown customer; 10007 for more than `usersMax` users.
+    /// - Throws: 8002 for an unknown customer; 10007 for more than `usersMax` users, and after too many other writes.
     package func registerUser(
         _ externalID: String, of customer: CustomerID, usersMax: Int, wallSeconds: Int64
     ) async throws(ApusError) -> UserRecord {
-        guard let body = try await store.record(Self.customers, OrderedKey(.text(customer.rawValue)))?.body else {
-            throw ApusError(.targetUnknown, "no such customer")
-        }
-        let user = StoredUser.with {
-            $0.user = Self.userName(externalID, body.userSecret)
-            $0.customer = customer.rawValue
-            $0.registeredMs = wallSeconds * 1000
-        }
-        if let known = try await self.user(AccountID(unchecked: user.user)) { return known }
-        do throws(ApusError) {
-            try await change(customer) { body throws(ApusError) in
-                guard body.users < usersMax else {
-                    throw ApusError(.overloaded, "the customer has \(usersMax) users already")
-                }
-                body.users += 1
-                return [try Self.users.put(user, fence: .none, if: .absent)]
+        let key = OrderedKey(.text(customer.rawValue))
+        for attempt in 0..<Self.customerAttemptCountMax {
+            guard let found = try await store.record(Self.customers, key) else {
+                throw ApusError(.targetUnknown, "no such customer")
             }
-        } catch {
-            guard error.code == .versionConflict, let known = try await self.user(AccountID(unchecked: user.user))
-            else { throw error }
-            return known
+            let user = StoredUser.with {
+                $0.user = Self.userName(externalID, found.body.userSecret)
+                $0.customer = customer.rawValue
+                $0.registeredMs = wallSeconds * 1000
+            }
+            if let known = try await self.user(AccountID(unchecked: user.user)) { return known }
+            guard found.body.users < usersMax else {
+                throw ApusError(.overloaded, "the customer has \(usersMax) users already")
+            }
+            var new = found.body
+            new.users += 1
+            do throws(ApusError) {
+                try await store.commit(
+                    RecordStep(
+                        try Self.users.put(user, fence: .none, if: .absent),
+                        try Self.customers.put(new, fence: .none, if: .version(found.version))))
+                return UserRecord(user)
+            } catch {
+                guard error.code == .versionConflict else { throw error }
+            }
+            await Self.pause(after: attempt)
         }
-        return UserRecord(user)
+        throw ApusError(.overloaded, "too many users of this customer are registered at once; try again")
+    }
+
+    /// Lets others finish who change the same record: with each attempt for longer, and for a random time.
+    private static func pause(after attempt: Int) async {
+        try? await Task.sleep(for: .milliseconds(Int.random(in: 1...min(64, 2 << min(attempt, 5)))))
     }
 
     package func user(_ user: AccountID) async throws(ApusError) -> UserRecord? {
@@ -214,28 +221,26 @@ extension SessionRecords {
         return text
     }
 
-    /// Changes a customer's record, with further writes in the same step.
-    /// - Throws: 8002 for an unknown customer, 10030 after too many other writes, and what `body` throws.
+    /// Changes a customer's record.
+    /// - Throws: 8002 for an unknown customer, 10007 after too many other writes, and what `body` throws.
     private func change(
-        _ customer: CustomerID, _ body: (inout StoredCustomer) throws(ApusError) -> [RecordWrite]
+        _ customer: CustomerID, _ body: (inout StoredCustomer) throws(ApusError) -> Void
     ) async throws(ApusError) {
         let key = OrderedKey(.text(customer.rawValue))
-        var refusal = ApusError(.versionConflict, "the customer is being changed by others")
-        for _ in 0..<Self.customerAttemptCountMax {
+        for attempt in 0..<Self.customerAttemptCountMax {
             guard let found = try await store.record(Self.customers, key) else {
                 throw ApusError(.targetUnknown, "no such customer")
             }
             var new = found.body
-            let others = try body(&new)
+            try body(&new)
             do throws(ApusError) {
-                try await store.commit(
-                    RecordStep([try Self.customers.put(new, fence: .none, if: .version(found.version))] + others))
+                try await store.commit(Self.customers.put(new, fence: .none, if: .version(found.version)))
                 return
             } catch {
                 guard error.code == .versionConflict else { throw error }
-                refusal = error
             }
+            await Self.pause(after: attempt)
         }
-        throw refusal
+        throw ApusError(.overloaded, "the customer is being changed by too many others; try again")
     }
 }
