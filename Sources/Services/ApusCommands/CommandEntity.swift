@@ -158,7 +158,10 @@ enum CommandQueue: CaseIterable, Sendable {
                 return CommandOrderSet()
             }
         }
-        definition.onReading(CommandRead.self) { queue, message, _ throws(ApusError) in
+        definition.onReading(CommandRead.self) { queue, message, scope throws(ApusError) in
+            // What has expired is read as such, also before the reminder comes.
+            var (queue, effects) = (queue, CommandState.Effects())
+            queue.advance(configuration, at: scope.wallMilliseconds, &effects)
             let entries = queue.open + queue.ended.reversed()
             return .with {
                 $0.entries = (message.id.isEmpty ? entries : entries.filter { $0.id == message.id }).map(\.outside)
