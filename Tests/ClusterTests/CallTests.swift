@@ -70,6 +70,20 @@ struct CallTests {
         } catch { #expect((error as? ApusError)?.code == .notAllowed, "\(error)") }
     }
 
+    @Test("Devices whose ids differ in the last of 63 bytes are two parties (CALL-5)")
+    func longNames() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_590)
+        defer { cluster.down() }
+        let names = ["a", "b"].map { String(repeating: "d", count: 62) + $0 }
+        let devices = try names.map { try CallClient(cluster, 1, device: $0) }
+        let app = try await CallClient(cluster, 2, access: "phone").ready()
+        defer { for client in devices + [app] { client.close() } }
+        for device in devices { _ = try await device.ready() }
+        let call = try await app.start([.device(DeviceID(unchecked: names[1]))]).id
+        _ = try await devices[1].next(call) { if case .ring = $0.stage { true } else { false } }
+        #expect(devices[0].notices(of: call).isEmpty)
+    }
+
     @Test("A guest that loses its right while a call rings is not connected: 8003, and the call ends (IV-B10)")
     func lostRight() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 32_620)

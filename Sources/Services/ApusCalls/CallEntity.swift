@@ -155,46 +155,51 @@ struct CallKind {
         _ scope: inout EntityScope
     ) throws(ApusError) {
         let state = machine.state
-        func notify(
-            _ leg: Int, _ stage: CallStage, _ end: CallLegEnd? = nil, _ scope: inout EntityScope
-        ) throws(ApusError) {
-            let entry = state.legs[leg]
-            let peer = leg == 0 ? Int(state.winner) : 0
-            try scope.tell(
-                CallPartyEntity.self, state.claims[Int(entry.claim)].party.address,
-                CallForward.with { forward in
-                    forward.endpoint = entry.endpoint
-                    forward.notice = .with {
-                        ($0.call, $0.stage, $0.type, $0.isCaller) = (state.id, stage, state.type, leg == 0)
-                        if leg != peer { $0.peer = state.claims[Int(state.legs[peer].claim)].party }
-                        if stage == .ring, leg != 0 { ($0.extra, $0.ringEndMs) = (state.extra, state.ringEndMs) }
-                        if let end { ($0.reason, $0.number) = (end.reason, end.number) }
-                    }
-                })
-        }
         switch action {
         case .claim(let party, let claim):
             try scope.tell(CallPartyEntity.self, party.address, CallClaimRequest.with { $0.claim = claim })
         case .release(let party):
             try scope.tell(CallPartyEntity.self, party.address, CallRelease.with { $0.call = scope.address.key })
-        case .ring(let leg): try notify(leg, .ring, nil, &scope)
-        case .reportRinging: try notify(0, .ring, nil, &scope)
-        case .reportAccepted(let grant): try notify(grant.leg, .accepted, nil, &scope)
-        case .stopRinging(let leg, let end), .reportEnd(let leg, let end): try notify(leg, .ended, end, &scope)
+        case .ring(let leg): try Self.notify(leg, of: state, .ring, &scope)
+        case .reportRinging: try Self.notify(0, of: state, .ring, &scope)
+        case .reportAccepted(let grant): try Self.notify(grant.leg, of: state, .accepted, &scope)
+        case .stopRinging(let leg, let end), .reportEnd(let leg, let end):
+            try Self.notify(leg, of: state, .ended, &scope, end: end)
         // Calls have no media of their own yet: an app watches the channel of the device.
         case .reserveChannels: machine.handle(.channelsReserved, at: now, &actions)
         case .releaseChannels: machine.handle(.channelsReleased, at: now, &actions)
         case .writeRecord: try scope.tell(node, CallFinished.with { $0.state = state })
         }
     }
+
+    /// Sends a leg a notice, by way of its party.
+    private static func notify(
+        _ leg: Int, of state: CallState, _ stage: CallStage, _ scope: inout EntityScope, end: CallLegEnd? = nil
+    ) throws(ApusError) {
+        func party(_ leg: Int) -> CallParty { state.claims[Int(state.legs[leg].claim)].party }
+        let peer = leg == 0 ? Int(state.winner) : 0
+        let notice = CallNotice.with {
+            ($0.call, $0.stage, $0.type, $0.isCaller) = (state.id, stage, state.type, leg == 0)
+            if leg != peer { $0.peer = party(peer) }
+            if stage == .ring, leg != 0 { ($0.extra, $0.ringEndMs) = (state.extra, state.ringEndMs) }
+            if let end { ($0.reason, $0.number) = (end.reason, end.number) }
+        }
+        try scope.tell(
+            CallPartyEntity.self, party(leg).address,
+            CallForward.with { ($0.endpoint, $0.notice) = (state.legs[leg].endpoint, notice) })
+    }
 }
 
 extension CallParty {
+    /// The longest name of an account that calls: one byte less than an account may have.
+    static let accountByteCountMax = EntityAddress.keyByteCountMax - 1
+
     /// The entity of the party. A device and an account may have the same name.
     var address: EntityAddress {
-        let prefix = kind == .device ? "" : "@"
-        // A name of 63 bytes leaves no room for the prefix; it is the last byte that gives way.
-        return EntityAddress(kind: .callParties, key: prefix + id.prefix(62), shard: ShardID(key: id))
+        // An account whose name leaves no room for the prefix does not call, so its name is cut here only where a node
+        // has sent it that should not have.
+        let key = kind == .device ? id : "@" + id.prefix(Self.accountByteCountMax)
+        return EntityAddress(kind: .callParties, key: key, shard: ShardID(key: id))
     }
 }
 

@@ -55,8 +55,10 @@ package struct CallRecords: Sendable {
     ) async throws(ApusError) -> (calls: [CallState], next: String) {
         var from: RecordToken?
         if !token.isEmpty {
-            let parts = token.split(separator: "-", maxSplits: 1)
-            guard parts.count == 2, let started = Int64(parts[0]) else {
+            let parts = token.split(separator: "-", maxSplits: 1, omittingEmptySubsequences: false)
+            guard parts.count == 2, (1...16).contains(parts[0].utf8.count), let started = Int64(parts[0]),
+                CallID(rawValue: String(parts[1])) != nil
+            else {
                 throw ApusError(.badParameter, "pageToken is not one of a list of calls")
             }
             let id = String(parts[1])

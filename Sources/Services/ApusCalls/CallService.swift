@@ -50,7 +50,6 @@ package final class CallService: Service, Sendable {
     private let notices = Counter(label: "apus_calls_notices_total")
     private let listening = Gauge(label: "apus_calls_connections")
 
-    private static let askTimeout = Duration.seconds(3)
     /// Records that wait to be written. One more is left out: its call asks again.
     private static let finishedMax = 1024
     private static let lookInterval = Duration.milliseconds(500)
@@ -166,9 +165,14 @@ package final class CallService: Service, Sendable {
         let parties = try await ref(id).ask(
             CallPeek.with { ($0.party, $0.endpoint) = (sender.party, sender.endpoint.rawValue) },
             timeout: try call.timeLeft())
-        let others = sender.party == parties.caller ? parties.called : [parties.caller]
         var isAllowed = false
-        for other in others where !isAllowed { isAllowed = try await mayTalk(sender.party, other) }
+        if sender.party == parties.caller {
+            for called in parties.called where !isAllowed {
+                isAllowed = try await mayCall(sender.party, called)
+            }
+        } else {
+            isAllowed = try await mayCall(parties.caller, sender.party)
+        }
         guard !isAllowed else { return }
         let leave = CallReport.with {
             ($0.party, $0.endpoint, $0.session) = (sender.party, sender.endpoint.rawValue, sender.session)
@@ -176,16 +180,6 @@ package final class CallService: Service, Sendable {
         }
         _ = try? await ref(id).ask(leave, timeout: try call.timeLeft())
         throw ApusError(.illegalRelation)
-    }
-
-    /// True for a device and an account with a right to it, and for two devices of an account.
-    private func mayTalk(_ one: CallParty, _ other: CallParty) async throws(ApusError) -> Bool {
-        let (device, peer) = one.kind == .device ? (one, other) : (other, one)
-        guard device.kind == .device else { return false }
-        let record = try await records.sessions.record(of: DeviceID(unchecked: device.id))
-        guard peer.kind == .device else { return record?.right(of: AccountID(unchecked: peer.id)) != nil }
-        let account = try await records.sessions.record(of: DeviceID(unchecked: peer.id))?.account
-        return account != nil && account == record?.account
     }
 
     private func sender(_ call: ClientCall) throws(ApusError) -> CallSender {
@@ -202,13 +196,12 @@ package final class CallService: Service, Sendable {
         return Client(party: try account(session.account.rawValue), endpoint: session.access)
     }
 
-    /// The longest name of an account that can be called: one byte less than an account may have.
-    private static let accountByteCountMax = 62
-
     private static func account(_ name: String) throws(ApusError) -> CallParty {
-        guard let account = AccountID(rawValue: name), name.utf8.count <= accountByteCountMax else {
+        guard let account = AccountID(rawValue: name), name.utf8.count <= CallParty.accountByteCountMax
+        else {
             throw ApusError(
-                .callParametersInvalid, "an account that calls has a name of 1 to \(accountByteCountMax) bytes")
+                .callParametersInvalid,
+                "an account that calls has a name of 1 to \(CallParty.accountByteCountMax) bytes")
         }
         return .account(account)
     }
@@ -227,24 +220,37 @@ package final class CallService: Service, Sendable {
             for target in request.targets { parties.append(try await devicePartyOfApp(target, call)) }
             return try Self.unique(parties)
         }
-        guard let own = try await records.sessions.record(of: device) else { throw ApusError(.illegalRelation) }
         guard !request.targets.isEmpty else { return [try Self.account(call.session.account.rawValue)] }
         var parties: [CallParty] = []
         for target in request.targets {
-            if target.device.isEmpty {
-                let party = try Self.account(target.account)
-                guard own.right(of: AccountID(unchecked: party.id)) != nil else { throw ApusError(.illegalRelation) }
-                parties.append(party)
-            } else {
-                let other = try Self.device(target)
-                guard let record = try await records.sessions.record(of: other) else {
-                    throw ApusError(.callRequestFailed, "no such device")
-                }
-                guard record.account == own.account else { throw ApusError(.illegalRelation) }
-                parties.append(.device(other))
-            }
+            let party = try target.device.isEmpty ? Self.account(target.account) : .device(Self.device(target))
+            guard try await mayCall(.device(device), party) else { throw ApusError(.illegalRelation) }
+            parties.append(party)
         }
         return try Self.unique(parties)
+    }
+
+    /// An account may call the devices that it may control; a device the accounts that may use it, and the devices of
+    /// its account.
+    ///
+    /// - Throws: −2501 for a device that the cluster does not know.
+    private func mayCall(_ caller: CallParty, _ called: CallParty) async throws(ApusError) -> Bool {
+        func record(_ party: CallParty) async throws(ApusError) -> DeviceRecord {
+            guard let found = try await records.sessions.record(of: DeviceID(unchecked: party.id)) else {
+                throw ApusError(.callRequestFailed, "no such device")
+            }
+            return found
+        }
+        switch (caller.kind, called.kind) {
+        case (.account, .device):
+            let right = try await record(called).right(of: AccountID(unchecked: caller.id))
+            return right == .own || right == .control
+        case (.device, .account): return try await record(caller).right(of: AccountID(unchecked: called.id)) != nil
+        case (.device, .device):
+            let (own, other) = (try await record(caller).account, try await record(called).account)
+            return own != nil && own == other
+        default: return false
+        }
     }
 
     private func devicePartyOfApp(

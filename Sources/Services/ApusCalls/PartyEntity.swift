@@ -92,7 +92,10 @@ struct PartyKind {
             machine.advance(at: scope.wallMilliseconds)
             party.state = machine.state
             if let next = machine.nextMs { try scope.remind(Self.reminder, at: next) }
-            if party.listeners.isEmpty, machine.nextMs == nil { scope.isDone = true }
+            guard party.listeners.isEmpty, machine.nextMs == nil else { return }
+            // Nobody takes calls. What remains is the id of the last call, which has released the party for good.
+            party = CallPartyEntity()
+            scope.isDone = true
         }
         return definition
     }
@@ -123,6 +126,8 @@ struct PartyKind {
         for listener in gone where !party.listeners.contains(where: { $0.endpoint == listener.endpoint }) {
             try report(.sessionEnded, listener, party, &scope)
         }
+        // A party that has not been on a call lately takes no memory once its last connection has ended.
+        if party.listeners.isEmpty, party.state == CallPartyState() { party = CallPartyEntity() }
     }
 
     private func claim(

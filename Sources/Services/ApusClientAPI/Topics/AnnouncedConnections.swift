@@ -1,6 +1,5 @@
 package import ApusCluster
 package import ApusCore
-import ServiceLifecycle
 import Synchronization
 
 /// The connections of a node that an entity sends something to, such as the connections of a device that take its

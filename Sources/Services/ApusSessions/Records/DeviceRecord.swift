@@ -130,7 +130,7 @@ extension SessionRecords {
                 throw ApusError(.targetUnknown, "no such device")
             }
             let before = record
-            let customer = try await customer(of: change.other ?? record.account)
+            let customer = try await customer(of: change.checkedAccount(record.account))
             let lost = try record.apply(change, by: client, customer: customer, now: now)
             guard record != before else { return record }
             record.epoch = epoch

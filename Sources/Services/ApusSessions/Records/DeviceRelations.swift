@@ -138,12 +138,14 @@ extension DeviceRelationChange {
         }
     }
 
-    /// The account that the change gives a right, or takes it from.
-    var other: AccountID? {
+    /// The account that has to be of the device's customer: the one that receives a right, or of an assignment the one
+    /// that has the device.
+    func checkedAccount(_ own: AccountID?) -> AccountID? {
         switch self {
-        case .bind(let other), .transfer(let other), .unshare(let other): other
+        case .bind(let other), .transfer(let other): other
         case .share(let share): share.account
-        case .unbind, .assign: nil
+        case .assign: own
+        case .unbind, .unshare: nil
         }
     }
 
