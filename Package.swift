@@ -44,6 +44,7 @@ let httpTypes: Target.Dependency = .product(name: "HTTPTypes", package: "swift-h
 let grpcCore: Target.Dependency = .product(name: "GRPCCore", package: "grpc-swift-2")
 let grpcPosix: Target.Dependency = .product(name: "GRPCNIOTransportHTTP2Posix", package: "grpc-swift-nio-transport")
 let grpcProtobuf: Target.Dependency = .product(name: "GRPCProtobuf", package: "grpc-swift-protobuf")
+let asyncHTTPClient: Target.Dependency = .product(name: "AsyncHTTPClient", package: "async-http-client")
 let yams: Target.Dependency = .product(name: "Yams", package: "Yams")
 let arguments: Target.Dependency = .product(name: "ArgumentParser", package: "swift-argument-parser")
 
@@ -90,6 +91,7 @@ let package = Package(
         .package(url: "https://github.com/hummingbird-project/hummingbird", from: "2.28.0", traits: []),
         .package(url: "https://github.com/jpsim/Yams", from: "6.2.0"),
         .package(url: "https://github.com/swift-server/swift-service-lifecycle", from: "2.13.0"),
+        .package(url: "https://github.com/swift-server/async-http-client", from: "1.30.0"),
         .package(url: "https://github.com/vapor/jwt-kit", from: "5.7.0"),
     ],
     targets: [
@@ -228,13 +230,20 @@ let package = Package(
                 nioSSL, nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf, crypto, lifecycle, log, coreMetrics,
             ]),
 
+        layer(
+            "Edges", "ApusWebhooks",
+            [
+                "ApusCore", asyncHTTPClient, orderedCollections, nioCore, nioHTTP1, nioPosix, nioSSL, crypto, lifecycle,
+                log, coreMetrics,
+            ]),
+
         // Node: its configuration, and the only place that joins the parts.
         layer(
             "Node", "ApusNodeConfiguration",
             [
                 "ApusCore", "ApusConfiguration", "ApusTracing", "ApusListener", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusCommands",
-                "ApusCalls", "ApusRelayService", "ApusGateway", "ApusHTTP", nioCore, log,
+                "ApusCalls", "ApusRelayService", "ApusGateway", "ApusHTTP", "ApusWebhooks", nioCore, log,
             ]),
         layer(
             "Node", "ApusRelayNode",
@@ -248,7 +257,8 @@ let package = Package(
                 "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusEtcd", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI",
                 "ApusOperators", "ApusThings", "ApusCommands", "ApusCalls", "ApusRelayService",
-                "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusTLS", "ApusNodeConfiguration", nioCore,
+                "ApusGateway", "ApusHTTP", "ApusWebhooks", "ApusTraversal", "ApusRelay", "ApusTLS",
+                "ApusNodeConfiguration", nioCore,
                 nioPosix, lifecycle, unixSignals, protobuf, log, coreMetrics,
             ]),
 
@@ -338,6 +348,11 @@ let package = Package(
             ]),
         test("ApusCommandsTests", ["ApusCore", "ApusCommands", protobuf]),
         test("ApusCallsTests", ["ApusCore", "ApusCalls", protobuf]),
+        test(
+            "ApusWebhooksTests",
+            [
+                "ApusCore", "ApusTestKit", "ApusWebhooks", lifecycle, log, crypto,
+            ]),
         test("ApusThingsTests", ["ApusCore", "ApusSessions", "ApusThings", protobuf]),
         test(
             "ApusHTTPTests",

@@ -3,7 +3,6 @@ import ApusContract
 import ApusCore
 import Foundation
 import SwiftProtobuf
-import Synchronization
 import Testing
 
 @Suite("Calls across nodes (CALL-4 to CALL-9, CALL-15)", .serialized, .timeLimit(.minutes(3)))
@@ -268,88 +267,5 @@ struct CallTests {
             try await app.session.startCall(to: [.device(Self.bell)], timeout: .seconds(5))
         }
         #expect(try await app.end(last.id)?.code == .callNotAnswered)
-    }
-}
-
-/// A session that notes the notices of its calls.
-private final class CallClient: Sendable {
-    let session: ClientSession
-    private let seen = Mutex<[ClientSession.CallNotice]>([])
-    private let work = Mutex<Task<Void, Never>?>(nil)
-
-    init(
-        _ cluster: Cluster, _ node: Int, device: String? = nil, access: String = "app", account: String = "local"
-    ) throws {
-        let token =
-            try device.map { try cluster.token("--role", "device", "--device", $0) }
-            ?? cluster.token("--role", "app", "--access", access, "--account", account)
-        session = try cluster.session(node: node, token: token, role: device == nil ? .app : .device)
-        let task = Task { [weak self, session] in
-            do { for try await notice in session.calls() { self?.seen.withLock { $0.append(notice) } } } catch {}
-        }
-        work.withLock { $0 = task }
-    }
-
-    /// Waits until the client takes calls: before that it cannot call either.
-    func ready() async throws -> CallClient {
-        try await eventually { () throws(ApusError) in
-            do throws(ApusError) {
-                _ = try await session.startCall(to: [.device(DeviceID(unchecked: "nobody"))])
-            } catch {
-                guard error.code == .callRequestFailed else { throw error }
-            }
-        }
-        return self
-    }
-
-    func close() {
-        work.withLock { $0?.cancel() }
-        session.close()
-    }
-
-    func notices(of call: String) -> [ClientSession.CallNotice] { seen.withLock { $0.filter { $0.call == call } } }
-
-    /// Places a call as soon as this client and the called ones take calls.
-    func start(
-        _ targets: [ClientSession.CallParty], type: ClientSession.CallType = .oneToOne,
-        timeout: Duration = .seconds(30), extra: String = ""
-    ) async throws -> ClientSession.Call {
-        try await eventually { () throws(ApusError) in
-            try await self.session.startCall(to: targets, type: type, timeout: timeout, extra: extra)
-        }
-    }
-
-    /// Calls a device, and waits until it rings.
-    func ring(_ device: CallClient) async throws -> String {
-        let call = try await start([.device(DeviceID(unchecked: "bell"))]).id
-        _ = try await device.next(call) { if case .ring = $0.stage { true } else { false } }
-        _ = try await next(call) { $0.stage == .ringing }
-        return call
-    }
-
-    func next(
-        _ call: String, _ isWanted: (ClientSession.CallNotice) -> Bool
-    ) async throws -> ClientSession.CallNotice {
-        for _ in 0..<1000 {
-            if let notice = notices(of: call).first(where: isWanted) { return notice }
-            try await Task.sleep(for: .milliseconds(10))
-        }
-        throw ApusError(.deadlineExceeded, "\(notices(of: call))")
-    }
-
-    /// The number with which the call has ended; nil for a normal end.
-    func end(_ call: String) async throws -> ApusError? {
-        let notice = try await next(call) { if case .ended = $0.stage { true } else { false } }
-        if case .ended(let error, _) = notice.stage { return error }
-        return nil
-    }
-
-    /// The same, if it ends within half a second.
-    func endIfAny(_ call: String) async throws -> ApusError? {
-        for _ in 0..<50 {
-            for case .ended(let error, _) in notices(of: call).map(\.stage) { return error }
-            try await Task.sleep(for: .milliseconds(10))
-        }
-        return nil
     }
 }

@@ -59,12 +59,20 @@ func eventually<T: Sendable>(_ body: () async throws(ApusError) -> T) async thro
     throw last
 }
 
-/// Expects that the work fails with this number.
+/// Expects that the work fails with this number. A session that is still connecting, or connects again, is waited for:
+/// ten seconds at most.
 func fails(_ code: ErrorCode, _ body: () async throws(ApusError) -> Void) async {
-    do throws(ApusError) {
-        try await body()
-        Issue.record("no error \(code)")
-    } catch {
-        #expect(error.code == code, "\(error)")
+    for attempt in 0..<200 {
+        do throws(ApusError) {
+            try await body()
+            Issue.record("no error \(code)")
+        } catch {
+            if error.code == .notConnected, code != .notConnected, attempt < 199 {
+                try? await Task.sleep(for: .milliseconds(50))
+                continue
+            }
+            #expect(error.code == code, "\(error)")
+        }
+        return
     }
 }

@@ -5,7 +5,8 @@ public import Logging
 import NIOCore
 import Synchronization
 
-/// A camera: reads media from a source and publishes it as one device's channel (IV-C1, IV-C9).
+/// A camera: reads media from a source and publishes it as one device's channel (IV-C1, IV-C9), or as a side of a call
+/// (CALL-13).
 ///
 /// Concurrency model: the source's thread delivers events, in order; the publisher handles them on the session's event
 /// loop. ``run()`` waits for the end.
@@ -20,9 +21,11 @@ public final class DeviceAgent: Sendable {
 
     /// - Parameters:
     ///   - channel: the source's number on a device with several cameras (IV-C4).
+    ///   - call: the session id of an accepted call, whose side is published instead. Apps do that too.
     ///   - frameLog: receives one line for every frame, once its epoch is known.
     public init(
-        session: ClientSession, source: any MediaSource, channel: UInt16 = 0, frameLog: FrameLog? = nil, log: Logger
+        session: ClientSession, source: any MediaSource, channel: UInt16 = 0, call: String? = nil,
+        frameLog: FrameLog? = nil, log: Logger
     ) {
         self.session = session
         self.source = source
@@ -30,22 +33,26 @@ public final class DeviceAgent: Sendable {
         self.log = log
         let (ending, endingFeed) = AsyncStream<ApusError?>.makeStream()
         (self.ending, self.endingFeed) = (ending, endingFeed)
-        publisher = Publisher(
-            session: session, source: channel,
-            onNumbered: { frame in frameLog?.append(frame) },
-            onEvent: { event in
-                switch event {
-                case .open(let isProtected):
-                    log.info("The cluster accepts the stream", metadata: ["apus.protected": "\(isProtected)"])
-                case .ended(let error):
-                    endingFeed.yield(error)
-                }
-            })
+        let onNumbered: @Sendable (MediaFrame) -> Void = { frame in frameLog?.append(frame) }
+        let onEvent: @Sendable (Publisher.Event) -> Void = { event in
+            switch event {
+            case .open(let isProtected):
+                log.info("The cluster accepts the stream", metadata: ["apus.protected": "\(isProtected)"])
+            case .ended(let error):
+                endingFeed.yield(error)
+            }
+        }
+        publisher =
+            if let call {
+                Publisher(session: session, call: call, onNumbered: onNumbered, onEvent: onEvent)
+            } else {
+                Publisher(session: session, source: channel, onNumbered: onNumbered, onEvent: onEvent)
+            }
     }
 
     /// Publishes until the source ends, the stream is refused permanently, or the task is cancelled.
     ///
-    /// - Throws: the error of the source or the cluster: 10026, 10024, 12004.
+    /// - Throws: the error of the source or the cluster: 10026, 10024, 12004; −2508, −2522 and 8003 for a call.
     public func run() async throws(ApusError) {
         publisher.start()
         source.start { [publisher, endingFeed] event in

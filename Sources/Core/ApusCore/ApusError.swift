@@ -51,6 +51,8 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public static let calleeBusy = Self(-2511, "the called party is busy")
     public static let callRejected = Self(-2510, "the called party rejected the call")
     public static let callUnknown = Self(-2508, "there is no call of this session id")
+    public static let callInterfaceMissing = Self(-2504, "no interface is registered for calls of this kind")
+    public static let callDataInvalid = Self(-2503, "the notification is not one of a call")
     public static let callRequestFailed = Self(-2501, "the call cannot be placed: there is no such target")
     public static let callParametersInvalid = Self(-2500, "a parameter of the call is not valid")
 
@@ -129,7 +131,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public static let all: [ErrorCode] = [
         enteredBackground, networkChanged, remoteStopped, mediaDisconnected, mediaConnectFailed, callTimedOut,
         callCancelled, answeredByOthers, rejectedByOthers, onCalling, peerHungUp, callNotAnswered, calleeBusy,
-        callRejected, callUnknown, callRequestFailed, callParametersInvalid,
+        callRejected, callUnknown, callInterfaceMissing, callDataInvalid, callRequestFailed, callParametersInvalid,
         targetOffline, targetUnknown, illegalRelation, boundToThisUser, boundToOtherUser, otherCustomer,
         userPropertyName,
         malformed, frameTooLarge, versionUnsupported, methodUnknown, deadlineExceeded, cancelled, overloaded, linkLost,

@@ -38,6 +38,13 @@ extension ErrorCode {
         EndingRule(.badParameter, .playing, "the request is the same at every node"),
         EndingRule(.notAllowed, .publishing, "the signed token is not a device's"),
         EndingRule(.badParameter, .publishing, "the request is the same at every node"),
+        EndingRule(.callUnknown, .playing, "the call is over"),
+        EndingRule(.answeredByOthers, .playing, "another client has accepted the call"),
+        EndingRule(.callUnknown, .publishing, "the call is over"),
+        EndingRule(.answeredByOthers, .publishing, "another client has accepted the call"),
+        EndingRule(.illegalRelation, .publishing, "the client has no part in the call, or has lost its right to it"),
+        EndingRule(.callParametersInvalid, .publishing, "nobody has accepted the call yet"),
+        EndingRule(.callParametersInvalid, .playing, "nobody has accepted the call yet"),
     ]
 
     /// True if the error permanently ends this.

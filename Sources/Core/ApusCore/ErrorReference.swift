@@ -74,6 +74,12 @@ extension ErrorCode {
             .callUnknown, "callUnknown", [.client],
             "Do not ring: the session id is wrong, or the call ended some time ago."),
         Explanation(
+            .callInterfaceMissing, "callInterfaceMissing", [.sdk],
+            "Register a manager with the `bizType` of the call before calls are placed or taken."),
+        Explanation(
+            .callDataInvalid, "callDataInvalid", [.sdk],
+            "Pass on only the notifications of calls: `link`, `ts` and `voipEnable`, in JSON."),
+        Explanation(
             .callRequestFailed, "callRequestFailed", [.client], "Check the ids of the called devices."),
         Explanation(
             .callParametersInvalid, "callParametersInvalid", [.client],

@@ -51,7 +51,7 @@ extension ClientHandler {
         }
     }
 
-    private var hasRoomForStream: Bool {
+    var hasRoomForStream: Bool {
         played.count + published.count < gateway.configuration.streamsPerConnectionMax
     }
 
@@ -60,8 +60,9 @@ extension ClientHandler {
     // MARK: - Devices
 
     private func publish(_ request: ClientPublishRequest, _ call: UInt32) {
+        guard request.call.isEmpty else { return publishInCall(request, call) }
         guard let session, let device = session.device else {
-            return fail(call, ApusError(.notAllowed, "only a device publishes"))
+            return fail(call, ApusError(.notAllowed, "only a device publishes, and who takes part in a call"))
         }
         guard let source = UInt16(exactly: request.source) else { return fail(call, ApusError(.badParameter)) }
         guard hasRoomForStream else { return fail(call, ApusError(.tooManyStreams)) }
@@ -69,26 +70,35 @@ extension ClientHandler {
         // A resumed session may have been superseded. Until the owner of its identity answers, it continues only the
         // run that it already has, so a failover from a dead node needs no request to the owner. Anything new waits.
         guard isConfirmed || (request.resumes && request.epoch != 0) else { return hold(request, call) }
+        publish(channel, of: session.account, request, call, isConfirmed: isConfirmed)
+    }
+
+    /// Opens the stream of a client that may publish the channel.
+    ///
+    /// - Parameter isConfirmed: it may start a new run. Otherwise it continues only the one that it has.
+    func publish(
+        _ channel: ChannelID, of account: AccountID, _ request: ClientPublishRequest, _ call: UInt32, isConfirmed: Bool
+    ) {
         let offer = PublishOffer(
             epoch: request.epoch, instance: request.instance, oldest: request.oldest, resumes: request.resumes,
             isConfirmed: isConfirmed)
-        let sink = PublishedSink(handler: self, call: call)
-        gateway.service.channels.publish(channel, of: session.account, offer: offer, sink: sink) { [self] result in
+        let sink = PublishedSink(handler: self, call: call, channel: channel)
+        gateway.service.channels.publish(channel, of: account, offer: offer, sink: sink) { [self] result in
             switch result {
-            case .failure where !offer.isConfirmed: hold(request, call)
+            case .failure where !offer.isConfirmed && request.call.isEmpty: hold(request, call)
             case .failure(let error): fail(call, error)
             case .success(let handle):
-                guard self.session != nil else { return handle.close() }
-                if isConfirmed, !offer.isConfirmed { handle.confirm() }
-                published.updateValue(PublishedStream(channel: channel, handle: handle), forKey: handle.stream)?
-                    .handle.close()
+                guard session != nil else { return handle.close() }
+                let stream = PublishedStream(channel: channel, handle: handle, sink: sink, call: request.call)
+                if !offer.isConfirmed, isPublishingConfirmed(request.call) { handle.confirm() }
+                published.updateValue(stream, forKey: handle.stream)?.handle.close()
                 streamsChanged()
             }
         }
     }
 
     /// Keeps the request until the session is confirmed.
-    private func hold(_ request: ClientPublishRequest, _ call: UInt32) {
+    func hold(_ request: ClientPublishRequest, _ call: UInt32) {
         guard session != nil else { return }
         guard !isConfirmed else { return publish(request, call) }
         guard held.count < gateway.configuration.streamsPerConnectionMax else {
@@ -101,23 +111,23 @@ extension ClientHandler {
     func ownerConfirmed() {
         guard !isConfirmed else { return }
         isConfirmed = true
-        for stream in published.values { stream.handle.confirm() }
+        for stream in published.values where isPublishingConfirmed(stream.call) { stream.handle.confirm() }
         let waiting = held
         held = []
         for (request, call) in waiting { publish(request, call) }
     }
 
     private func unpublish(_ request: ClientUnpublishRequest, _ call: UInt32) {
-        for (stream, entry) in published where UInt32(entry.channel.source) == request.source {
-            forgetPublished(stream)
+        for (stream, entry) in published where entry.call == request.call {
+            if !request.call.isEmpty || UInt32(entry.channel.source) == request.source { forgetPublished(stream) }
         }
-        let given = held.filter { $0.0.source == request.source }
-        held.removeAll { $0.0.source == request.source }
+        let given = held.filter { $0.0.source == request.source && $0.0.call == request.call }
+        held.removeAll { $0.0.source == request.source && $0.0.call == request.call }
         for (_, waiting) in given { fail(waiting, ApusError(.cancelled)) }
         respond(call, ClientUnpublishResponse())
     }
 
-    private func streamsChanged() {
+    func streamsChanged() {
         machine.streamsChanged(count: played.count + published.count, now: .now())
         gateway.streamsChanged(self)
         countStreams()
@@ -139,14 +149,13 @@ extension ClientHandler {
     // MARK: - Apps
 
     private func play(_ request: ClientPlayRequest, _ call: UInt32) {
+        guard request.call.isEmpty else { return playInCall(request, call) }
         guard let session, let channel = ChannelID(device: request.device, source: request.source) else {
             return fail(call, ApusError(.badParameter, "the device's id or source is not valid"))
         }
         guard hasRoomForStream else { return fail(call, ApusError(.tooManyStreams)) }
         let device = channel.device
-        let after =
-            request.hasAfter
-            ? FramePosition(epoch: request.after.epoch, sequence: request.after.sequence) : nil
+        let after = request.position
         // A viewer that lost its node presents the grant that it received there, and does not wait for the owner.
         if !request.grant.isEmpty, gateway.service.sessions.isGranted(Array(request.grant), session, device: device) {
             return start(channel, after: after, call)
@@ -167,7 +176,7 @@ extension ClientHandler {
         }
     }
 
-    private func start(_ channel: ChannelID, after: FramePosition?, _ call: UInt32) {
+    func start(_ channel: ChannelID, after: FramePosition?, _ call: UInt32, inCall name: String = "") {
         guard let account = session?.account else { return }
         guard !played.values.contains(where: { $0.channel == channel }) else {
             return fail(call, ApusError(.badParameter, "this connection already plays that channel"))
@@ -180,7 +189,8 @@ extension ClientHandler {
             case .success(let receipt):
                 sink.opened(receipt)
                 guard session != nil, let stream = receipt.stream else { return receipt.close() }
-                played.updateValue(PlayedStream(channel: channel, receipt: receipt), forKey: stream)?.receipt?.close()
+                let new = PlayedStream(channel: channel, receipt: receipt, sink: sink, call: name)
+                played.updateValue(new, forKey: stream)?.receipt?.close()
                 streamsChanged()
             }
         }

@@ -29,6 +29,8 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     private(set) lazy var calls = ClientCalls(
         gateway.service.clients, on: eventLoop, spawn: { [gateway] in gateway.run($0) },
         answer: { [weak self] in self?.answer($0, $1) })
+    /// The calls in which the client may publish, by their answers.
+    var callsWithMedia: Set<String> = []
     /// Events that wait for the socket.
     private var events: ClientEventQueue
     private let hasEnded = Atomic(false)
@@ -64,6 +66,11 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     }
 
     var eventLoop: any EventLoop { gateway.eventLoop }
+    /// The longest frame that the client may send, in bytes.
+    var frameByteCountMax: Int {
+        get { decoder.lengthMax }
+        set { decoder.lengthMax = newValue }
+    }
     var log: Logger { gateway.service.log }
 
     // MARK: - The channel
@@ -189,7 +196,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
             gateway.service.metrics.sessions.increment()
             gateway.service.metrics.open(opened.session.role).increment()
             let configuration = gateway.configuration
-            decoder.lengthMax =
+            frameByteCountMax =
                 opened.session.role == .device
                 ? configuration.deviceFrameByteCountMax : configuration.appFrameByteCountMax
             send(
@@ -323,6 +330,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         played.removeAll()
         published.removeAll()
         held.removeAll()
+        callsWithMedia.removeAll()
         countStreams()
         hasEnded.store(true, ordering: .releasing)
         if let session {

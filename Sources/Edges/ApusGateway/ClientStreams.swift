@@ -12,12 +12,18 @@ import SwiftProtobuf
 struct PlayedStream {
     var channel: ChannelID
     var receipt: Receipt?
+    var sink: PlayedSink
+    /// The session id of the call; empty for a device's channel.
+    var call: String
 }
 
 /// A channel that a connection publishes.
 struct PublishedStream {
     var channel: ChannelID
     var handle: PublishHandle
+    var sink: PublishedSink
+    /// The session id of the call; empty for the device's own channel.
+    var call: String
 }
 
 /// The viewer's end of one channel at a connection. Confined to the connection's event loop.
@@ -44,7 +50,10 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
             ClientPlayResponse.with {
                 $0.stream = stream
                 $0.endpoints = gateway.endpoints(of: channel)
-                $0.grant = Data(gateway.sessions.grant(session, device: channel.device))
+                $0.grant = Data(
+                    CallChannel.isReserved(channel.device)
+                        ? gateway.sessions.grant(session, call: channel, isPublished: false)
+                        : gateway.sessions.grant(session, device: channel.device))
             }, correlation: call)
         receipt.open()
     }
@@ -72,6 +81,7 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
 final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: confined to the event loop.
     private let handler: ClientHandler
     private let call: UInt32
+    private let channel: ChannelID
     private var isAnswered = false
     private var lastAcknowledged = MonotonicTime.zero
     /// The acknowledgement that is held back for the next one.
@@ -86,18 +96,24 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
     /// How long an acknowledgement is held. Longer than the interval of video frames, so that the next one replaces it.
     private static let holdMax = Duration.milliseconds(60)
 
-    init(handler: ClientHandler, call: UInt32) {
+    init(handler: ClientHandler, call: UInt32, channel: ChannelID) {
         self.handler = handler
         self.call = call
+        self.channel = channel
     }
 
     var eventLoop: any EventLoop { handler.eventLoop }
 
     func publishOpened(_ stream: StreamNumber, epoch: UInt32, next: UInt64, isProtected: Bool) {
         isAnswered = true
+        var grant: [UInt8] = []
+        if CallChannel.isReserved(channel.device), let session = handler.session {
+            grant = handler.gateway.service.sessions.grant(session, call: channel, isPublished: true)
+        }
         handler.send(
             .response,
             ClientPublishResponse.with {
+                $0.grant = Data(grant)
                 $0.stream = stream
                 $0.next = next
                 $0.protected = isProtected

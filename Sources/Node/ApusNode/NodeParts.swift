@@ -18,6 +18,7 @@ import ApusThings
 import ApusTracing
 import ApusTransport
 import ApusTraversal
+import ApusWebhooks
 import ApusWire
 import Foundation
 import Logging
@@ -48,6 +49,7 @@ final class NodeParts: Sendable {
     /// The commands of devices.
     private let commands: CommandService
     private let calls: CallService
+    private let webhooks: WebhookSender
     /// The conditions that keep this node from full service. Its parts raise and clear them.
     let conditions: NodeConditions
     /// For messages that unauthenticated traffic can cause.
@@ -76,10 +78,9 @@ final class NodeParts: Sendable {
     ) async throws(ApusError) {
         (self.configuration, self.carried, self.log) = (configuration, carried, log)
         conditions = NodeConditions(log: log)
-        let keys = try configuration.clusterKeys()
+        let (keys, late) = (try configuration.clusterKeys(), LateHooks())
         let (ownership, held) = try await Self.ownership(configuration, log: log)
         (memory, store) = (Self.memory(configuration, log: log), ownership)
-        let late = LateHooks()
         cluster = try await ClusterService.open(
             configuration.clusterService(keys: keys), store: ownership,
             hooks: Self.hooks(late, conditions, fenced: fenced), logger: log)
@@ -93,7 +94,7 @@ final class NodeParts: Sendable {
         exporter = configuration.exporter(of: cluster.identity, on: httpGroup.next(), limited: limited)
         let tracer = exporter?.makeTracer()
         channels = try ChannelService(configuration: configuration.channels, view: view, group: group, log: nodeLog)
-        let dispatcher = NodeDispatcher()
+        let (dispatcher, drain) = (NodeDispatcher(), NodeDrain(cluster, log: nodeLog))
         replicas = Self.replicas(configuration, of: cluster, loop: group.next(), log: nodeLog)
         transport = Transport(
             configuration: try configuration.links(keys: keys), identity: view.local, cluster: configuration.cluster,
@@ -116,10 +117,11 @@ final class NodeParts: Sendable {
         try await revocations.load(wallSeconds: cluster.view.clock.wallSeconds())
         sessions.register(with: dispatcher, records: records)
         commands = CommandService(configuration.commands, view, entities, sessions, runtime, dispatcher)
-        calls = CallService(configuration.calls, view, entities, sessions, records, runtime, dispatcher, log: nodeLog)
-        let drain = NodeDrain(cluster, log: nodeLog)
-        let context = NodeContext(
-            entities: entities, records: records, configuration: configuration, topics: topics, log: log)
+        webhooks = WebhookSender(configuration.push, limited: limited) { view.clock.wallSeconds() }
+        calls = CallService(
+            configuration.calls, view, entities, sessions, records, runtime, dispatcher,
+            pusher: NodePusher(webhooks), log: nodeLog)
+        let context = Self.context(configuration, entities, records, topics, log: log)
         let requests = OperatorRequests(
             cluster: cluster, sessions: sessions, channels: channels, name: configuration.cluster,
             drain: { () throws(ApusError) in try await drain.begin() },
@@ -139,6 +141,13 @@ final class NodeParts: Sendable {
             logger: nodeLog, limited: limited)
         expiry = try CertificateWatch(configuration, conditions, log: nodeLog)
         late.set(channels: channels, runtime: runtime, gateway: gateway)
+    }
+
+    private static func context(
+        _ configuration: NodeConfiguration, _ entities: EntityRegistry, _ records: any RecordStore,
+        _ topics: TopicService, log: Logger
+    ) -> NodeContext {
+        NodeContext(entities: entities, records: records, configuration: configuration, topics: topics, log: log)
     }
 
     /// The requests and events of clients: the cluster's own, and those of the carried services.
@@ -164,7 +173,8 @@ final class NodeParts: Sendable {
         calls.add(to: &api)
         for service in carried { service.addRequests(to: &api, of: node) }
         return ClientServices(
-            api, topics: node.topics, configuration: node.configuration.api, audit: AuditLog(log), tracer: tracer)
+            api, topics: node.topics, configuration: node.configuration.api, audit: AuditLog(log), tracer: tracer,
+            callMedia: calls)
     }
 
     private static func register(_ carried: [any NodeService], with runtime: EntityRuntime) {
@@ -229,10 +239,9 @@ final class NodeParts: Sendable {
         let relays: [any Service] = (relayMesh.map { [$0] } ?? []) + (relay.map { [$0] } ?? [])
         let watch = DescriptorWatch(conditions: conditions, limited: limited)
         let own: [any Service] = [
-            EntityService(entities: entities, runtime: runtime), sessions, topics, commands, calls,
+            EntityService(entities: entities, runtime: runtime), sessions, topics, commands, webhooks, calls,
         ]
-        let context = NodeContext(
-            entities: entities, records: records, configuration: configuration, topics: topics, log: log)
+        let context = Self.context(configuration, entities, records, topics, log: log)
         let others = carried.flatMap { $0.work(of: context) }
         let tracing: [any Service] = exporter.map { [$0] } ?? []
         return tracing + [http, watch, recordLockWatch, expiry] + own + relays + others + [gateway, cluster]

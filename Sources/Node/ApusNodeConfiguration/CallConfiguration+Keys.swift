@@ -23,6 +23,10 @@ extension CallConfiguration {
         guard claimTime >= .seconds(10) else { throw reader.invalid("calls.claim_time", "10s at least are expected") }
         endedTime = try reader.duration("calls.ended_time", default: endedTime)
         keepConnectTime = try reader.duration("calls.keep_connect_time", default: keepConnectTime)
+        mediaCheckInterval = try reader.duration("calls.media_check_interval", default: mediaCheckInterval)
+        guard mediaCheckInterval >= .seconds(1) else {
+            throw reader.invalid("calls.media_check_interval", "1s at least is expected")
+        }
         resendAfter = try reader.duration("calls.resend_after", default: resendAfter)
     }
 }

@@ -12,6 +12,7 @@ package import ApusRelayService
 package import ApusSessions
 package import ApusStorage
 package import ApusTracing
+package import ApusWebhooks
 package import ApusTransport
 public import Foundation
 
@@ -85,6 +86,8 @@ public struct NodeConfiguration: Sendable {
     /// The bounds of commands to devices.
     package var commands = CommandConfiguration()
     package var calls = CallConfiguration()
+    /// Where push notifications of calls go.
+    package var push = WebhookConfiguration()
     package var tracing = TracingConfiguration()
 
     /// All keys, in the order of the reference.
@@ -165,6 +168,7 @@ public struct NodeConfiguration: Sendable {
         try api.read(&reader)
         try commands.read(&reader)
         try calls.read(&reader)
+        try push.read(&reader, path)
         try tracing.read(&reader)
         try readChannels(&reader)
         try readSessions(&reader)

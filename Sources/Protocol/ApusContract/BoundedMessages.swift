@@ -60,6 +60,8 @@ extension ClientListSharesRequest: BoundedMessage {}
 extension ClientGetPresenceRequest: BoundedMessage {}
 extension ClientReportCallRequest: BoundedMessage {}
 extension ClientListCallsRequest: BoundedMessage {}
+extension ClientRegisterPushRequest: BoundedMessage {}
+extension ClientUnregisterPushRequest: BoundedMessage {}
 
 extension ClientStartCallRequest: BoundedMessage {
     /// `calls.ring_time_max` is less.

@@ -35,5 +35,9 @@ package struct CallConfiguration: Sendable, Hashable {
     /// 10007.
     package var startsPerMinute = 60
 
+    /// How often a node asks the call whether a client may still publish and play in it. The end of a call ends its
+    /// media at once; this is for a notice that is lost, and for rights that are.
+    package var mediaCheckInterval: Duration = .seconds(20)
+
     package init() {}
 }

@@ -114,7 +114,7 @@ struct CallKind {
             guard state.phase != .unspecified else { throw ApusError(.callUnknown) }
             let isParty = state.claims.contains { $0.party == message.party }
             guard isParty, let caller = state.claims.first else { throw ApusError(.illegalRelation) }
-            return .with { ($0.caller, $0.called) = (caller.party, state.claims.dropFirst().map(\.party)) }
+            return CallParties(state, for: message, caller.party)
         }
         definition.onReminder { call, _, scope throws(ApusError) in
             try change(&call, &scope) { machine, now, actions throws(ApusError) in
@@ -160,15 +160,42 @@ struct CallKind {
             try scope.tell(CallPartyEntity.self, party.address, CallClaimRequest.with { $0.claim = claim })
         case .release(let party):
             try scope.tell(CallPartyEntity.self, party.address, CallRelease.with { $0.call = scope.address.key })
-        case .ring(let leg): try Self.notify(leg, of: state, .ring, &scope)
+        case .ring(let leg):
+            try Self.notify(leg, of: state, .ring, &scope)
+            // Once more at the next owner: the node of this one may die first.
+            if state.legs[leg].byPush, state.legs[leg].sends <= 2 { try push(leg, of: state, &scope) }
         case .reportRinging: try Self.notify(0, of: state, .ring, &scope)
         case .reportAccepted(let grant): try Self.notify(grant.leg, of: state, .accepted, &scope)
         case .stopRinging(let leg, let end), .reportEnd(let leg, let end):
             try Self.notify(leg, of: state, .ended, &scope, end: end)
-        // Calls have no media of their own yet: an app watches the channel of the device.
+        // A channel begins when its side publishes.
         case .reserveChannels: machine.handle(.channelsReserved, at: now, &actions)
-        case .releaseChannels: machine.handle(.channelsReleased, at: now, &actions)
+        case .releaseChannels:
+            try Self.notifyMediaEnded(of: state, &scope)
+            // A node that is not reached asks the call itself (CallConfiguration.mediaCheckInterval).
+            machine.handle(.channelsReleased, at: now, &actions)
         case .writeRecord: try scope.tell(node, CallFinished.with { $0.state = state })
+        }
+    }
+
+    /// Asks the own node to notify an app by push.
+    private func push(_ leg: Int, of state: CallState, _ scope: inout EntityScope) throws(ApusError) {
+        let message = CallPush.with {
+            ($0.call, $0.type, $0.extra) = (state.id, state.type, state.extra)
+            ($0.caller, $0.party) = (state.claims[0].party, state.claims[Int(state.legs[leg].claim)].party)
+            ($0.endpoint, $0.startedMs, $0.ringEndMs) = (state.legs[leg].endpoint, state.startedMs, state.ringEndMs)
+        }
+        try scope.tell(node, message)
+    }
+
+    /// Ends the media of both sides at the nodes of their connections.
+    private static func notifyMediaEnded(of state: CallState, _ scope: inout EntityScope) throws(ApusError) {
+        for leg in [0, Int(state.winner)] {
+            let forward = CallForward.with {
+                $0.endpoint = state.legs[leg].endpoint
+                $0.notice = .with { ($0.call, $0.mediaEnded) = (state.id, true) }
+            }
+            try scope.tell(CallPartyEntity.self, state.claims[Int(state.legs[leg].claim)].party.address, forward)
         }
     }
 
@@ -187,6 +214,22 @@ struct CallKind {
         try scope.tell(
             CallPartyEntity.self, party(leg).address,
             CallForward.with { ($0.endpoint, $0.notice) = (state.legs[leg].endpoint, notice) })
+    }
+}
+
+extension CallParties {
+    /// What a leg learns that takes part.
+    fileprivate init(_ state: CallState, for leg: CallPeek, _ caller: CallParty) {
+        self.init()
+        (self.caller, called) = (caller, state.claims.dropFirst().map(\.party))
+        over = state.phase == .ended && state.releaseChannels.status != .wanted
+        guard state.winner != 0 else { return }
+        winner = state.claims[Int(state.legs[Int(state.winner)].claim)].party
+        guard !over else { return }
+        let index = state.legs.indices.first { index in
+            state.legs[index].endpoint == leg.endpoint && state.claims[Int(state.legs[index].claim)].party == leg.party
+        }
+        if index == 0 { side = .caller } else if index == Int(state.winner) { side = .winner }
     }
 }
 
@@ -210,7 +253,9 @@ extension CallStart {
         self.init(
             id, message.type,
             from: CallSender(message.caller, AccessID(unchecked: message.endpoint), session: message.session),
-            to: message.callees.map { CallTarget($0.party, AccessID(unchecked: $0.endpoint)) },
+            to: message.callees.map { callee in
+                CallTarget(callee.party, AccessID(unchecked: callee.endpoint), hasPush: callee.byPush)
+            },
             timeout: message.timeoutMs == 0 ? nil : .milliseconds(message.timeoutMs),
             extra: try CallExtra(message.extra, configuration))
     }

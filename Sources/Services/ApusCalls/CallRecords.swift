@@ -17,7 +17,7 @@ package struct CallRecords: Sendable {
             },
             RecordIndex("ended") { [OrderedKey(.signed($0.endedMs))] },
         ])
-    package static let catalogue = RecordCatalogue([calls])
+    package static let catalogue = RecordCatalogue([calls, pushes])
 
     /// How long a record is kept.
     static let keepTime: Int64 = 30 * 86_400_000

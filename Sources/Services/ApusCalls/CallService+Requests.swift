@@ -13,6 +13,7 @@ extension CallService {
     /// Registers the requests, and the topic.
     package func add(to api: inout ClientAPI) {
         api.add(CallTopics(self))
+        addPushRequests(to: &api)
         api.on(ClientStartCallRequest.self, byteCountMax: Self.requestByteCountMax) {
             [self] request, call throws(ApusError) in
             try await start(request, call)

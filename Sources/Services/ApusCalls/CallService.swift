@@ -49,19 +49,29 @@ package final class CallService: Service, Sendable {
     private let placed = Counter(label: "apus_calls_placed_total")
     private let notices = Counter(label: "apus_calls_notices_total")
     private let listening = Gauge(label: "apus_calls_connections")
+    let media: CallMediaTable
+    let pusher: any CallPusher
+    /// Apps to be notified by push.
+    let pushes: AsyncStream<CallPush>
 
     /// Records that wait to be written. One more is left out: its call asks again.
     private static let finishedMax = 1024
+    /// Apps that wait to be notified by push. One more is left out: its call asks again.
+    private static let pushesMax = 1024
     private static let lookInterval = Duration.milliseconds(500)
 
     /// Registers the kinds of entities, and the messages between nodes. Created once, before the node is a member.
     package init(
         _ configuration: CallConfiguration, _ view: ClusterView, _ entities: EntityRegistry,
         _ sessions: SessionService, _ store: any RecordStore, _ runtime: EntityRuntime, _ dispatcher: NodeDispatcher,
-        log: Logger
+        pusher: any CallPusher, log: Logger
     ) {
+        self.pusher = pusher
+        let (pushes, pushFeed) = AsyncStream<CallPush>.makeStream(bufferingPolicy: .bufferingOldest(Self.pushesMax))
+        self.pushes = pushes
         (self.configuration, self.view, self.entities, self.sessions) = (configuration, view, entities, sessions)
         (records, self.log) = (CallRecords(store), log)
+        media = CallMediaTable(interval: configuration.mediaCheckInterval)
         (finished, finishedFeed) = AsyncStream.makeStream(bufferingPolicy: .bufferingOldest(Self.finishedMax))
         let numbers = Numbers()
         let listener: @Sendable (UInt64, String) -> CallListener = { [local = view.local] number, endpoint in
@@ -94,6 +104,7 @@ package final class CallService: Service, Sendable {
         runtime.register(CallKind(configuration: configuration, node: view.local.name).definition)
         runtime.register(PartyKind(configuration: configuration, isAlive: isAlive).definition)
         dispatcher.onTell(CallDeliver.self) { [weak self] message in self?.deliver(message) }
+        dispatcher.onTell(CallPush.self) { message in pushFeed.yield(message) }
         dispatcher.onTell(CallFinished.self) { [weak self] message in self?.finishedFeed.yield(message.state) }
     }
 
@@ -115,12 +126,7 @@ package final class CallService: Service, Sendable {
         let type = CallType(rawValue: Int(request.type)) ?? .unspecified
         let parties = try await parties(request, call)
         var callees: [CallCallee] = []
-        for party in parties {
-            let reached = try await ref(party).ask(CallReach(), timeout: try call.timeLeft())
-            callees += reached.endpoints.map { endpoint in
-                .with { ($0.party, $0.endpoint) = (party, endpoint) }
-            }
-        }
+        for party in parties { callees += try await self.callees(of: party, call) }
         guard let first = parties.first, !callees.isEmpty else {
             throw ApusError(.targetOffline, "no client of the called parties takes calls")
         }
@@ -188,7 +194,7 @@ package final class CallService: Service, Sendable {
         return CallSender(client.party, client.endpoint, session: session ?? 0)
     }
 
-    private static func client(_ session: Session) throws(ApusError) -> Client {
+    static func client(_ session: Session) throws(ApusError) -> Client {
         if let device = session.device { return Client(party: .device(device), endpoint: session.access) }
         guard session.role == .app, session.allowedDevices == nil else {
             throw ApusError(.notAllowed, "only devices call, and apps whose token is for the whole account")
@@ -234,7 +240,7 @@ package final class CallService: Service, Sendable {
     /// its account.
     ///
     /// - Throws: −2501 for a device that the cluster does not know.
-    private func mayCall(_ caller: CallParty, _ called: CallParty) async throws(ApusError) -> Bool {
+    func mayCall(_ caller: CallParty, _ called: CallParty) async throws(ApusError) -> Bool {
         func record(_ party: CallParty) async throws(ApusError) -> DeviceRecord {
             guard let found = try await records.sessions.record(of: DeviceID(unchecked: party.id)) else {
                 throw ApusError(.callRequestFailed, "no such device")
@@ -298,6 +304,11 @@ package final class CallService: Service, Sendable {
             try? ref(message.party).tell(leave)
             return
         }
+        guard !message.notice.mediaEnded else {
+            let call = CallID(unchecked: message.notice.call)
+            media.end(.init(connection: ObjectIdentifier(found.connection), call: call), ApusError(.callUnknown))
+            return
+        }
         notices.increment()
         let notice = ClientCallNotice(message.notice, nowMs: view.clock.wallMilliseconds())
         let frame = ClientEventFrame(
@@ -308,11 +319,11 @@ package final class CallService: Service, Sendable {
 
     // MARK: - Entities
 
-    private func ref(_ party: CallParty) -> EntityRef<EntityCell<CallPartyEntity>> {
+    func ref(_ party: CallParty) -> EntityRef<EntityCell<CallPartyEntity>> {
         entities.ref(EntityCell<CallPartyEntity>.self, party.address)
     }
 
-    private func ref(_ id: CallID) throws(ApusError) -> EntityRef<EntityCell<CallEntity>> {
+    func ref(_ id: CallID) throws(ApusError) -> EntityRef<EntityCell<CallEntity>> {
         entities.ref(EntityCell<CallEntity>.self, try id.address())
     }
 
@@ -322,6 +333,8 @@ package final class CallService: Service, Sendable {
             await withDiscardingTaskGroup { group in
                 group.addTask { await self.connections.run() }
                 group.addTask { await self.writeRecords() }
+                group.addTask { await self.checkMedia() }
+                group.addTask { await self.pushNotices() }
                 group.addTask { await self.measure() }
             }
         }

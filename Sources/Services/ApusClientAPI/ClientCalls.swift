@@ -16,13 +16,15 @@ package struct ClientServices: Sendable {
     package let audit: AuditLog
     /// Nil if this node does not trace.
     package let tracer: SpanTracer?
+    /// Nil where there are no calls.
+    package let callMedia: (any CallMedia)?
 
     package init(
         _ api: ClientAPI, topics: TopicService?, configuration: ClientAPIConfiguration, audit: AuditLog,
-        tracer: SpanTracer? = nil
+        tracer: SpanTracer? = nil, callMedia: (any CallMedia)? = nil
     ) {
         (self.api, self.topics, self.configuration, self.audit) = (api, topics, configuration, audit)
-        self.tracer = tracer
+        (self.tracer, self.callMedia) = (tracer, callMedia)
         quotas = ClientQuotas(configuration)
         metrics = ClientMetrics(api)
     }
@@ -35,6 +37,7 @@ package struct ClientServices: Sendable {
     /// A client's connection is gone.
     package func ended(_ connection: any ClientConnection) {
         topics?.ended(connection)
+        callMedia?.closed(connection)
         for kind in api.topics { kind.ended(connection) }
     }
 

@@ -235,6 +235,26 @@ package final class SessionService: Service, Sendable {
             && sealer.allows(grant, session, device: device, wallSeconds: wallSeconds())
     }
 
+    /// The session uses the device: it ends when its account loses a right to it.
+    package func uses(_ device: DeviceID, in session: Session) {
+        state.withLock { $0.edge.uses(session.id, device) }
+    }
+
+    /// A grant for a channel of a call, as ``grant(_:device:)``.
+    package func grant(_ session: Session, call channel: ChannelID, isPublished: Bool) -> [UInt8] {
+        grant(session, device: CallChannel.grantName(channel, isPublished: isPublished))
+    }
+
+    /// True if another node granted this session the permission to publish, or to play, the channel of a call. The call
+    /// is asked nevertheless.
+    package func isGranted(
+        _ grant: [UInt8], _ session: Session, call channel: ChannelID, isPublished: Bool
+    ) -> Bool {
+        sealer.allows(
+            grant, session, device: CallChannel.grantName(channel, isPublished: isPublished),
+            wallSeconds: wallSeconds())
+    }
+
     /// Changes which accounts may use a device (IV-B8, IV-B10). Durable on return; every node acts on it within a
     /// second.
     ///

@@ -48,6 +48,52 @@ struct ReminderStateMachineTests {
         #expect(machine.handle(.tick, now: 1_300) == [.deliver(reminder)])
     }
 
+    @Test("The wait doubles with each failure in a row, up to its bound; a clock that goes back does not prolong it")
+    func backsOff() {
+        var machine = owner { $0.retryDelayMax = 1_000 }
+        let reminder = reminder(1, due: 0)
+        var deliveries: [Int64] = []
+        _ = machine.handle(.set(reminder), now: 0)
+        for now in stride(from: Int64(0), through: 5_000, by: 50) {
+            guard machine.handle(.tick, now: now).contains(.deliver(reminder)) || now == 0 else { continue }
+            deliveries.append(now)
+            _ = machine.handle(.deliveryFailed(reminder.id), now: now)
+        }
+        #expect(deliveries == [0, 250, 750, 1_750, 2_750, 3_750, 4_750])
+        #expect(machine.handle(.tick, now: -60_000) == [.deliver(reminder)])
+    }
+
+    @Test("Reminders that fail again and again do not keep others from their deliveries")
+    func fair() {
+        var machine = owner { $0.deliveringCountMax = 2 }
+        let failing = (0..<40).map { reminder(UInt64($0), due: 0) }
+        for reminder in failing { _ = machine.handle(.set(reminder), now: -1) }
+        var waits: [Int64] = []
+        var running: [(end: Int64, id: RequestID)] = []
+        // Each delivery takes 200 ms. 40 that fail, at 4 s, need four times what there is.
+        for now in stride(from: Int64(0), through: 30_000, by: 100) {
+            var actions: [ReminderStateMachine.Action] = []
+            for delivery in running where delivery.end <= now {
+                actions += machine.handle(.deliveryFailed(delivery.id), now: now)
+            }
+            running.removeAll { $0.end <= now }
+            if now >= 10_000, now % 1_000 == 0 {
+                actions += machine.handle(.set(reminder(UInt64(1_000 + now), due: now)), now: now)
+            }
+            actions += machine.handle(.tick, now: now)
+            for case .deliver(let reminder) in actions {
+                if reminder.id.low >= 1_000 {
+                    waits.append(now - reminder.due)
+                    _ = machine.handle(.delivered(reminder), now: now)
+                } else {
+                    running.append((now + 200, reminder.id))
+                }
+            }
+            #expect(machine.deliveringCount <= 2)
+        }
+        #expect(waits.count == 21 && waits.max() ?? .max <= 200, "\(waits)")
+    }
+
     @Test("Setting a reminder again replaces it; cancelling it ends it")
     func replaced() {
         var machine = owner()

@@ -239,4 +239,21 @@ struct ReplicaShardTests {
         _ = try bytes.change(record("x", "1"))
         #expect(throws: ApusError(.overloaded)) { try bytes.change(record("y", String(repeating: "1", count: 80))) }
     }
+
+    @Test("A shard that is too full for another entity still takes changes of those it has")
+    func roomForChanges() throws {
+        var one = self.machine()
+        _ = try one.change(record("10", ""))
+        let size = one.tableSize.byteCount
+        var machine = self.machine { $0.shardByteCountMax = 16 * size }
+        for number in 10..<24 { _ = try machine.change(record("\(number)", "")) }
+        #expect(throws: ApusError(.overloaded)) { try machine.change(record("another", "")) }
+        for number in 10..<20 { _ = try machine.change(record("\(number)", "12345")) }
+        #expect(throws: ApusError(.overloaded)) {
+            try machine.change(record("10", String(repeating: "1", count: 3 * size)))
+        }
+        // What takes no more room is taken, however full the shard is.
+        _ = try machine.change(record("10", "54321"))
+        _ = try machine.change(record("11", "1"))
+    }
 }

@@ -1,7 +1,7 @@
 import ApusCore
 import Foundation
 
-/// The requirements of devices, accounts and messages, with the tests whose names cite them.
+/// The requirements of devices, accounts, messages and calls, with the tests whose names cite them.
 enum Requirements {
     struct Row {
         let id: String
@@ -46,6 +46,22 @@ enum Requirements {
         Row("IV-D14", "writes over the local network", isMissing: true),
         Row("IV-D15", "ids, acknowledgements and repetitions of commands"),
         Row("IV-E1", "a query for new firmware", isMissing: true),
+        Row("CALL-1", "whether a device has two-way video", isMissing: true),
+        Row("CALL-2", "an interface manager is registered; −2504 without one"),
+        Row("CALL-3", "what a call says of itself; flags change once"),
+        Row("CALL-4", "three types of calls"),
+        Row("CALL-5", "one call at a time; busy"),
+        Row("CALL-6", "place a call with a time-out and parameters"),
+        Row("CALL-7", "the caller learns that the called party rings"),
+        Row("CALL-8", "accept, reject, cancel, hang up, connected, exception"),
+        Row("CALL-9", "invalid calls are reported, and not shown"),
+        Row("CALL-10", "a call comes over the connection and by push, and rings once"),
+        Row("CALL-11", "the event message"),
+        Row("CALL-12", "the interface protocol and the action executor"),
+        Row("CALL-13", "media in both directions; its failures"),
+        Row("CALL-14", "network changes and the background end a call"),
+        Row("CALL-15", "the numbers of calls"),
+        Row("CALL-16", "the media are kept after the call"),
     ]
 
     /// The numbers of the contract (IV-F1), and those that no request, device or SDK raises yet.
@@ -54,6 +70,12 @@ enum Requirements {
         20_009, 20_010, 20_011, 20_012, 20_100, 20_101, 20_102, 20_103, 20_104, 20_105, 21_000, 21_001, 21_002, 21_003,
         21_004, 21_005, 21_006, 21_007, 21_008, 21_020, 21_021, 21_022, 21_023, 21_024, 21_025, 21_030, 21_031, 21_032,
         21_033, 21_034, 21_035, 21_036, 21_037,
+    ]
+
+    /// The numbers of calls (CALL-15).
+    static let callNumbers: [Int32] = [
+        -2500, -2501, -2502, -2503, -2504, -2508, -2510, -2511, -2512, -2513, -2520, -2521, -2522, -2523, -2530, -2531,
+        -2532, -2533, -2570, -2571,
     ]
 
     /// The tests of the repository, in the order of files.
@@ -68,7 +90,8 @@ enum Requirements {
 
     static func cites(_ name: String, _ id: String) -> Bool {
         guard let wanted = parts(id) else { return false }
-        for match in name.matches(of: /(IV-[A-G])([0-9]+)(?: to (IV-[A-G])([0-9]+))?/) where match.1 == wanted.section {
+        for match in name.matches(of: /(IV-[A-G]|CALL-)([0-9]+)(?: to (IV-[A-G]|CALL-)([0-9]+))?/)
+        where match.1 == wanted.section {
             guard let first = Int(match.2) else { continue }
             let last = match.4.flatMap { Int($0) } ?? first
             if first <= wanted.number, wanted.number <= last { return true }
@@ -77,7 +100,7 @@ enum Requirements {
     }
 
     private static func parts(_ id: String) -> (section: Substring, number: Int)? {
-        guard let match = id.wholeMatch(of: /(IV-[A-G])([0-9]+)/), let number = Int(match.2) else { return nil }
+        guard let match = id.wholeMatch(of: /(IV-[A-G]|CALL-)([0-9]+)/), let number = Int(match.2) else { return nil }
         return (match.1, number)
     }
 
@@ -94,18 +117,22 @@ enum Requirements {
                 return [row.id, row.text, found.isEmpty ? "not built" : found.joined(separator: "<br>")]
             })
         let missing = numbers.filter { !isRaised($0) }
+        let missingOfCalls = callNumbers.filter { !isRaised($0) }
         return """
             # Requirements and their tests
 
-            The requirements of devices, accounts and messages, and the tests whose names cite them. `scripts/test`
-            runs the tests, and a tidy test fails if a requirement that is built has none. `scripts/reference` makes
-            this page.
+            The requirements of devices, accounts, messages and calls, and the tests whose names cite them.
+            `scripts/test` runs the tests, and a tidy test fails if a requirement that is built has none.
+            `scripts/reference` makes this page.
 
             \(table)
             ## Numbers
 
             \(numbers.count - missing.count) of the \(numbers.count) numbers of the contract are raised, as
             [errors.md](errors.md) says. Not raised: \(missing.map { "\($0)" }.joined(separator: ", ")).
+
+            Of the \(callNumbers.count) numbers of calls \(callNumbers.count - missingOfCalls.count) are raised. Not
+            raised: \(missingOfCalls.map { "\($0)" }.joined(separator: ", ")).
 
             """
     }

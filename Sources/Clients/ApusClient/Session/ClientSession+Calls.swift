@@ -97,8 +97,7 @@ extension ClientSession {
             public mutating func next(isolation actor: isolated (any Actor)?) async throws(any Error) -> CallNotice? {
                 while let event = try await events.next(isolation: actor) {
                     let notice = event.message
-                    // A notice without an answer comes again.
-                    _ = try? await session.confirm(notice)
+                    session.confirm(notice)
                     let index = seen.firstIndex { $0.call == notice.call }
                     if let index, seen[index].stage.rawValue >= notice.stage.rawValue { continue }
                     if let index { seen.remove(at: index) }
@@ -111,9 +110,16 @@ extension ClientSession {
         }
     }
 
-    private func confirm(_ notice: ClientCallNotice) async throws(ApusError) -> Call {
+    /// Without waiting: a notice that is not confirmed comes again.
+    private func confirm(_ notice: ClientCallNotice) {
         let isRing = notice.stage == .ring && !notice.outgoing
-        return try await report(isRing ? .rang : .confirmed, of: notice.call, stage: notice.stage)
+        post(Self.event(isRing ? .rang : .confirmed, of: notice.call, stage: notice.stage))
+    }
+
+    private static func event(
+        _ event: ClientCallEvent, of id: String, stage: ClientCallStage = .unspecified, code: Int32 = 0
+    ) -> ClientReportCallRequest {
+        .with { ($0.call, $0.event, $0.stage, $0.code) = (id, event, stage, code) }
     }
 
     /// Places a call (CALL-6). The notices of ``calls()`` say what becomes of it.
@@ -174,14 +180,10 @@ extension ClientSession {
         try await report(.failed, of: id, code: code.number)
     }
 
-    private func report(
+    func report(
         _ event: ClientCallEvent, of id: String, stage: ClientCallStage = .unspecified, code: Int32 = 0
     ) async throws(ApusError) -> Call {
-        Call(
-            try await ask(
-                ClientReportCallRequest.with {
-                    ($0.call, $0.event, $0.stage, $0.code) = (id, event, stage, code)
-                }))
+        Call(try await ask(Self.event(event, of: id, stage: stage, code: code)))
     }
 }
 

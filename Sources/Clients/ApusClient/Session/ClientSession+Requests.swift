@@ -41,6 +41,13 @@ extension ClientSession {
         return reply
     }
 
+    /// Sends a request before all later ones, and does not wait for its answer.
+    func post(_ message: some ClientRequestMessage, timeout: Duration = .seconds(5)) {
+        let pending = PendingRequest()
+        pending.set { _ in }
+        eventLoop.execute { self.send(message, timeout, pending) }
+    }
+
     private func send(_ message: some ClientRequestMessage, _ timeout: Duration, _ pending: PendingRequest) {
         guard let active else { return pending.end(.failure(ApusError(.notConnected))) }
         let call = active.ask(type(of: message).info.number, message, timeout: timeout) { pending.end($0) }

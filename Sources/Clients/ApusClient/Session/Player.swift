@@ -26,8 +26,11 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
     }
 
     private let session: ClientSession
-    private let device: DeviceID
+    /// Nil for a call.
+    private let device: DeviceID?
     private let source: UInt16
+    /// The session id of a call; empty for a device's channel.
+    private let call: String
     private let onFrame: @Sendable (MediaFrame) -> Void
     private let onEvent: @Sendable (Event) -> Void
     private var place = StreamPlace()
@@ -45,13 +48,38 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
     ///   - onFrame: called for every frame. Frames with `.repeated` are configurations that are sent again at the start
     ///     of a join. They are not part of the sequence.
     ///   - onEvent: called for everything else.
-    public init(
+    public convenience init(
         session: ClientSession, device: DeviceID, source: UInt16 = 0,
         onFrame: @escaping @Sendable (MediaFrame) -> Void, onEvent: @escaping @Sendable (Event) -> Void = { _ in }
+    ) {
+        self.init(
+            session: session, device: device, source: source, call: "", onFrame: onFrame, onEvent: onEvent)
+    }
+
+    /// Makes a player of the other side of a call that was accepted (CALL-13). A client never plays its own side.
+    ///
+    /// It ends with −2508 when the call does, and with −2522 or 8003 if this client is not, or no longer, one of its
+    /// sides.
+    ///
+    /// - Parameters:
+    ///   - session: the session of the device or app.
+    ///   - call: the session id of the call.
+    ///   - onFrame: as ``init(session:device:source:onFrame:onEvent:)``, and so is `onEvent`.
+    public convenience init(
+        session: ClientSession, call: String, onFrame: @escaping @Sendable (MediaFrame) -> Void,
+        onEvent: @escaping @Sendable (Event) -> Void = { _ in }
+    ) {
+        self.init(session: session, device: nil, source: 0, call: call, onFrame: onFrame, onEvent: onEvent)
+    }
+
+    private init(
+        session: ClientSession, device: DeviceID?, source: UInt16, call: String,
+        onFrame: @escaping @Sendable (MediaFrame) -> Void, onEvent: @escaping @Sendable (Event) -> Void
     ) {
         self.session = session
         self.device = device
         self.source = source
+        self.call = call
         self.onFrame = onFrame
         self.onEvent = onEvent
     }
@@ -80,7 +108,8 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
 
     private func open(on connection: ClientConnection) {
         let request = ClientPlayRequest.with {
-            $0.device = device.rawValue
+            $0.device = device?.rawValue ?? ""
+            $0.call = call
             $0.source = UInt32(source)
             $0.grant = grant
             if let last {
@@ -138,7 +167,9 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
             case .live: onEvent(.live)
             case .waiting: onEvent(.waiting)
             case .skipped: onEvent(.skipped(state.skipped))
-            case .ended: onEvent(.ended(ApusError(state.failure)))
+            case .ended:
+                place.stream = nil
+                refused(ApusError(state.failure), on: connection)
             case .unspecified, .UNRECOGNIZED: break
             }
         }
@@ -146,7 +177,8 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
 
     private func received(_ frame: LinkFrame) {
         guard let media = try? MediaFrame(decoding: frame.payload) else {
-            return session.log.warning("A media frame cannot be decoded", metadata: [LogKey.device: "\(device)"])
+            return session.log.warning(
+                "A media frame cannot be decoded", metadata: [LogKey.device: "\(device?.rawValue ?? call)"])
         }
         if media.header.flags.contains(.repeated) { return onFrame(media) }
         if let last, media.header.position <= last { return }

@@ -3,6 +3,7 @@ public import ApusCore
 public import ApusMedia
 import ApusWire
 import DequeModule
+import Foundation
 import Logging
 public import NIOCore
 import SwiftProtobuf
@@ -42,9 +43,13 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     public private(set) var epoch: UInt32?
     private let session: ClientSession
     private let source: UInt16
+    /// The session id of a call; empty for a device's channel.
+    private let call: String
     private let limits: PublisherLimits
     /// Identifies the run of numbers: a new run has a new instance.
     private var instance: UInt64
+    /// Of a call: the last node's grant. With it the stream goes on at another node without a delay.
+    private var grant = Data()
     private let onNumbered: @Sendable (MediaFrame) -> Void
     private let onEvent: @Sendable (Event) -> Void
     private var window = Deque<MediaFrame>()
@@ -72,13 +77,39 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     ///   - onNumbered: called on the session's event loop for every frame, once it has its number and its epoch is
     ///     known, before it is sent. Not called for frames that were dropped before.
     ///   - onEvent: called on the session's event loop for everything else.
-    public init(
+    public convenience init(
         session: ClientSession, source: UInt16 = 0, limits: PublisherLimits = PublisherLimits(),
         onNumbered: @escaping @Sendable (MediaFrame) -> Void = { _ in },
         onEvent: @escaping @Sendable (Event) -> Void = { _ in }
     ) {
+        self.init(
+            session: session, source: source, call: "", limits: limits, onNumbered: onNumbered, onEvent: onEvent)
+    }
+
+    /// Makes the publisher of this client's side of a call that was accepted (CALL-13). Apps publish as devices do.
+    ///
+    /// It ends with −2508 when the call does, and with −2522 or 8003 if this client is not, or no longer, one of its
+    /// sides.
+    ///
+    /// - Parameters:
+    ///   - session: the session of the device or app.
+    ///   - call: the session id of the call.
+    ///   - limits: as ``init(session:source:limits:onNumbered:onEvent:)``, and so are the callbacks.
+    public convenience init(
+        session: ClientSession, call: String, limits: PublisherLimits = PublisherLimits(),
+        onNumbered: @escaping @Sendable (MediaFrame) -> Void = { _ in },
+        onEvent: @escaping @Sendable (Event) -> Void = { _ in }
+    ) {
+        self.init(session: session, source: 0, call: call, limits: limits, onNumbered: onNumbered, onEvent: onEvent)
+    }
+
+    private init(
+        session: ClientSession, source: UInt16, call: String, limits: PublisherLimits,
+        onNumbered: @escaping @Sendable (MediaFrame) -> Void, onEvent: @escaping @Sendable (Event) -> Void
+    ) {
         self.session = session
         self.source = source
+        self.call = call
         self.limits = limits
         self.onNumbered = onNumbered
         self.onEvent = onEvent
@@ -102,7 +133,8 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
             write()
             isOver = true
             session.remove(self)
-            place.connection?.request(.unpublish, ClientUnpublishRequest.with { $0.source = UInt32(source) }) { _ in }
+            let request = ClientUnpublishRequest.with { ($0.source, $0.call) = (UInt32(source), call) }
+            place.connection?.request(.unpublish, request) { _ in }
         }
     }
 
@@ -207,6 +239,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
             $0.resumes = epoch != nil
             $0.instance = instance
             $0.oldest = oldest
+            ($0.call, $0.grant) = (call, grant)
         }
         connection.request(.publish, request) { [weak self] result in
             guard let self, connection === place.connection, !isOver else { return }
@@ -217,6 +250,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
                 }
                 leavePrevious()
                 place.stream = answer.stream
+                grant = answer.grant
                 take(epoch: answer.epoch)
                 onEvent(.open(isProtected: answer.protected))
                 resume(from: answer.next)

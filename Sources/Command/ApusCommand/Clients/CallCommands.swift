@@ -6,7 +6,7 @@ import ApusSessions
 import ArgumentParser
 import SwiftProtobuf
 
-// Video calls (CALL-4 to CALL-11, docs/calls.md). Calls have no media yet.
+// Video calls (CALL-4 to CALL-13, docs/calls.md).
 
 /// What has happened in a call, as `--json` has it.
 private struct CallReport: Encodable {
@@ -39,23 +39,31 @@ struct CallCommand: AsyncParsableCommand {
     @Option(help: "Ring for this number of seconds, 5 to 120.") var timeout = 30
     @Option(help: "Hang up this number of seconds after the accept.") var hangUpAfter: Double?
     @Option(help: "Pass a JSON object to the device.") var extra = ""
+    @OptionGroup var media: CallMediaOptions
 
     func run() async throws {
+        let log = options.connection.log
         try await options.run {
-            [output = options.output, timeout, hangUpAfter, extra] session, device throws(ApusError) in
+            [output = options.output, timeout, hangUpAfter, extra, media] session, device throws(ApusError) in
             var calls = session.calls().makeAsyncIterator()
             let call = try await session.startCall(
                 to: [.device(device)], timeout: .seconds(timeout), extra: extra)
+            var side: CallMedia?
             while let notice = try await calls.nextNotice(), notice.call == call.id {
                 try output.show(notice)
-                if case .ended = notice.stage { return }
+                if case .ended = notice.stage { break }
                 guard notice.stage == .accepted else { continue }
-                try await session.reportCallConnected(call.id)
+                if media.isEmpty {
+                    try await session.reportCallConnected(call.id)
+                } else {
+                    side = try CallMedia(media, session, call: call.id, log: log)
+                }
                 guard let hangUpAfter else { continue }
                 try? await Task.sleep(for: .seconds(hangUpAfter))
                 try await session.hangUpCall(call.id)
-                return
+                break
             }
+            try await output.show(side)
         }
     }
 }
@@ -68,12 +76,15 @@ struct AnswerCommand: AsyncParsableCommand {
     @Flag(help: "Reject calls.") var reject = false
     @Option(help: "Ring for this number of seconds before a call is accepted or rejected.") var ring = 0.0
     @Option(help: "End after this number of calls.") var count: Int?
+    @OptionGroup var media: CallMediaOptions
 
     func run() async throws {
+        let log = options.connection.log
         try await options.run(as: .device) {
-            [output = options.output, reject, ring, count] session, _ throws(ApusError) in
+            [output = options.output, reject, ring, count, media] session, _ throws(ApusError) in
             var calls = session.calls().makeAsyncIterator()
             var endCount = 0
+            var side: CallMedia?
             while let notice = try await calls.nextNotice() {
                 try output.show(notice)
                 switch notice.stage {
@@ -83,12 +94,21 @@ struct AnswerCommand: AsyncParsableCommand {
                     _ =
                         reject
                         ? try? await session.rejectCall(notice.call) : try? await session.acceptCall(notice.call)
-                case .accepted: _ = try? await session.reportCallConnected(notice.call)
+                case .accepted where media.isEmpty: _ = try? await session.reportCallConnected(notice.call)
+                case .accepted:
+                    // One call at a time: the one before has ended, even if its notice has not come yet.
+                    try await output.show(side)
+                    side = try CallMedia(media, session, call: notice.call, log: log)
                 case .ringing: break
-                case .ended: endCount += 1
+                case .ended:
+                    endCount += 1
+                    guard side?.call == notice.call else { break }
+                    try await output.show(side)
+                    side = nil
                 }
-                if let count, endCount >= count { return }
+                if let count, endCount >= count { break }
             }
+            try await output.show(side)
         }
     }
 }
@@ -127,6 +147,12 @@ extension ClientCallParty {
 extension OutputOptions {
     fileprivate func show(_ notice: ClientSession.CallNotice) throws(ApusError) {
         let report = CallReport(notice)
+        try show(report, [report.line])
+    }
+
+    /// Ends the media of a call, and shows what there were.
+    fileprivate func show(_ media: CallMedia?) async throws(ApusError) {
+        guard let report = try await media?.end() else { return }
         try show(report, [report.line])
     }
 }

@@ -16,6 +16,10 @@ import OrderedCollections
 /// delivered at least once, under one request id, and never before its time. After a pause of the cluster overdue
 /// reminders are delivered in order, a bounded number at a time.
 ///
+/// **Fairness.** A reminder whose delivery failed waits for `retryDelay`, and twice as long after each further failure,
+/// up to `retryDelayMax`. Retries take at most half of the deliveries in progress, so that reminders that fail do not
+/// keep others from their first delivery.
+///
 /// **Memory.** At most `loadedCountMax` reminders are held. If more are due within the horizon, the horizon ends at the
 /// last one held, and the rest is read when there is room.
 ///
@@ -29,11 +33,17 @@ package struct ReminderStateMachine: Sendable {
         package var loadedCountMax = 10_000
         /// The most deliveries in progress.
         package var deliveringCountMax = 64
-        /// The wait after a failed delivery or a failed read of the records, in milliseconds.
+        /// The wait after the first failed delivery of a reminder, and after a failed read, in milliseconds.
         package var retryDelay: Int64 = 250
+        /// The longest wait after a failed delivery, in milliseconds. After the death of a node deliveries fail until
+        /// the map changes, and are late by this.
+        package var retryDelayMax: Int64 = 500
         /// The interval at which a page of due reminders is read again, in milliseconds; nil if no change can be
         /// missed.
         package var recheckInterval: Int64?
+
+        /// The most deliveries in progress of reminders that have failed before.
+        package var retryingCountMax: Int { max(1, deliveringCountMax / 2) }
 
         package init() {}
 
@@ -96,6 +106,12 @@ package struct ReminderStateMachine: Sendable {
         case failed(retryAt: Int64)
     }
 
+    private struct Failure: Sendable {
+        /// The failed deliveries in a row.
+        var count = 0
+        var retryAt: Int64 = 0
+    }
+
     private struct Name: Hashable, Sendable {
         var entity: EntityAddress
         var name: String
@@ -108,10 +124,15 @@ package struct ReminderStateMachine: Sendable {
     private var owned: Set<ShardID> = []
     /// The held reminders, sorted by time. Those in delivery are included.
     private var held: [Cursor] = []
+    /// Those whose delivery was not begun yet, sorted by time.
+    private var fresh: [Cursor] = []
+    /// Those whose delivery failed, sorted by the times of their next deliveries.
+    private var resting: [Cursor] = []
+    private var failures: [RequestID: Failure] = [:]
+    private var retryingCount = 0
     private var reminders: OrderedDictionary<RequestID, Reminder> = [:]
     private var ids: [Name: RequestID] = [:]
     private var delivering: Set<RequestID> = []
-    private var resting: OrderedDictionary<RequestID, Int64> = [:]
     private var reading = Reading.none
     /// The next read must start at the first reminder, because shards were gained whose reminders were skipped.
     private var isStartWanted = false
@@ -131,8 +152,8 @@ package struct ReminderStateMachine: Sendable {
 
     package var heldCount: Int { held.count }
     package var deliveringCount: Int { delivering.count }
-    /// The next time at which a reminder is due.
-    package var nextDue: Int64? { held.first { !delivering.contains($0.id) && resting[$0.id] == nil }?.due }
+    /// The next time at which a reminder's first delivery is due.
+    package var nextDue: Int64? { fresh.first?.due }
 
     /// Handles one event. The actions must be carried out in order.
     package mutating func handle(_ input: Input, now: Int64) -> [Action] {
@@ -164,8 +185,7 @@ package struct ReminderStateMachine: Sendable {
         case .delivered(let reminder):
             noteChange(Name(reminder))
             forget(reminder.id)
-        case .deliveryFailed(let id):
-            if delivering.remove(id) != nil { resting[id] = now + configuration.retryDelay }
+        case .deliveryFailed(let id): failed(id, now: now)
         case .tick: tick(now: now, actions: &actions)
         }
         deliver(now: now, actions: &actions)
@@ -237,7 +257,8 @@ package struct ReminderStateMachine: Sendable {
     }
 
     private mutating func tick(now: Int64, actions: inout [Action]) {
-        resting.removeAll { $0.value <= now || $0.value > now + configuration.retryDelay }
+        // The clock has gone back.
+        while let last = resting.last, last.due > now + configuration.retryDelayMax { rest(last.id, until: now) }
         switch reading {
         case .failed(let retryAt) where retryAt <= now || retryAt > now + configuration.retryDelay:
             isStartWanted = true
@@ -271,7 +292,8 @@ package struct ReminderStateMachine: Sendable {
 
     private mutating func hold(_ reminder: Reminder) {
         let place = Cursor(reminder)
-        held.insert(place, at: held.partitioningIndex(of: place))
+        held.insertSorted(place)
+        fresh.insertSorted(place)
         reminders[reminder.id] = reminder
         ids[Name(reminder)] = reminder.id
         while held.count > configuration.loadedCountMax, let last = held.last(where: { !delivering.contains($0.id) }) {
@@ -282,25 +304,58 @@ package struct ReminderStateMachine: Sendable {
     }
 
     private mutating func forget(_ id: RequestID) {
-        delivering.remove(id)
-        resting[id] = nil
+        endDelivery(id)
+        if let failure = failures.removeValue(forKey: id) {
+            resting.removeSorted(Cursor(due: failure.retryAt, id: id))
+        }
         guard let reminder = reminders.removeValue(forKey: id) else { return }
         if ids[Name(reminder)] == id { ids[Name(reminder)] = nil }
-        let place = Cursor(reminder)
-        let index = held.partitioningIndex(of: place)
-        if index < held.count, held[index] == place { held.remove(at: index) }
+        held.removeSorted(Cursor(reminder))
+        fresh.removeSorted(Cursor(reminder))
     }
 
+    // MARK: Deliveries
+
     private mutating func deliver(now: Int64, actions: inout [Action]) {
-        guard delivering.count < configuration.deliveringCountMax else { return }
-        for place in held {
-            guard place.due <= now, delivering.count < configuration.deliveringCountMax else { break }
-            guard !delivering.contains(place.id), resting[place.id] == nil, let reminder = reminders[place.id] else {
-                continue
-            }
-            delivering.insert(place.id)
-            actions.append(.deliver(reminder))
+        while retryingCount < configuration.retryingCountMax, let next = resting.first, next.due <= now {
+            guard delivering.count < configuration.deliveringCountMax else { return }
+            resting.removeFirst()
+            retryingCount += 1
+            begin(next.id, actions: &actions)
         }
+        while delivering.count < configuration.deliveringCountMax, let next = fresh.first, next.due <= now {
+            fresh.removeFirst()
+            begin(next.id, actions: &actions)
+        }
+    }
+
+    private mutating func begin(_ id: RequestID, actions: inout [Action]) {
+        guard let reminder = reminders[id] else { return }
+        delivering.insert(id)
+        actions.append(.deliver(reminder))
+    }
+
+    /// - Returns: false if the reminder is not in delivery.
+    @discardableResult
+    private mutating func endDelivery(_ id: RequestID) -> Bool {
+        guard delivering.remove(id) != nil else { return false }
+        if failures[id] != nil { retryingCount -= 1 }
+        return true
+    }
+
+    private mutating func failed(_ id: RequestID, now: Int64) {
+        guard endDelivery(id) else { return }
+        let count = failures[id, default: Failure()].count
+        // Beyond 2^16 the longest wait has been reached.
+        let delay = min(configuration.retryDelay << min(count, 16), configuration.retryDelayMax)
+        failures[id] = Failure(count: count + 1)
+        rest(id, until: now + max(delay, configuration.retryDelay))
+    }
+
+    private mutating func rest(_ id: RequestID, until retryAt: Int64) {
+        resting.removeSorted(Cursor(due: failures[id]?.retryAt ?? 0, id: id))
+        failures[id]?.retryAt = retryAt
+        resting.insertSorted(Cursor(due: retryAt, id: id))
     }
 }
 
@@ -310,6 +365,16 @@ extension RequestID {
 }
 
 extension [ReminderStateMachine.Cursor] {
+    fileprivate mutating func insertSorted(_ place: Element) {
+        insert(place, at: partitioningIndex(of: place))
+    }
+
+    /// Removes the position from the sorted array if it is there.
+    fileprivate mutating func removeSorted(_ place: Element) {
+        let index = partitioningIndex(of: place)
+        if index < count, self[index] == place { remove(at: index) }
+    }
+
     /// The index of the position in the sorted array, present or not.
     fileprivate func partitioningIndex(of place: Element) -> Int {
         var (low, high) = (0, count)

@@ -178,8 +178,10 @@ package struct ReplicaConfiguration: Sendable, Equatable {
     package var stateByteCountMax = 64 << 10
     /// Entities per shard. A change that adds a further one is refused with 10007. Key `shard_entities_max`.
     package var shardEntityCountMax = 65_536
-    /// Keys and states of one shard, in bytes. A change beyond it is refused with 10007. Key `shard_bytes_max`.
+    /// Keys and states of one shard, in bytes. A change beyond it is refused with 10007. An eighth of it is left to the
+    /// entities that are there, so that a shard with too many entities can still end them. Key `shard_bytes_max`.
     package var shardByteCountMax = 64 << 20
+    package var newEntityByteCountMax: Int { shardByteCountMax - shardByteCountMax / 8 }
     /// Entities that this node owns, and entities that it holds copies of; each is limited to this. Key `entities_max`.
     package var entityCountMax = 2_000_000
     /// Keys and states of these, in bytes; owned ones and copies are each limited to this. Beyond it changes are

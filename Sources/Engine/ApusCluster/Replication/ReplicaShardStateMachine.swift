@@ -198,8 +198,11 @@ package struct ReplicaShardStateMachine: Sendable {
         }
         guard record.state != nil else { return }
         let before = table.byteCount(of: record.key)
+        let size = ReplicaTable.byteCount(of: record)
+        guard before < size else { return }
+        let byteCountMax = before > 0 ? configuration.shardByteCountMax : configuration.newEntityByteCountMax
         guard before > 0 || table.count < configuration.shardEntityCountMax,
-            table.byteCount - before + ReplicaTable.byteCount(of: record) <= configuration.shardByteCountMax
+            table.byteCount - before + size <= byteCountMax
         else { throw ApusError(.overloaded, "the shard has no room for the state of another entity") }
     }
 

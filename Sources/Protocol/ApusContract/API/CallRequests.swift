@@ -29,6 +29,23 @@ extension ClientListCallsRequest: ClientRequestMessage {
     }
 }
 
+extension ClientRegisterPushRequest: ClientRequestMessage {
+    public typealias Reply = ClientRegisterPushResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            85, "push.register", roles: [.app], fields: ["provider": FieldRule(pattern: "^(webhook|apns|fcm)$")],
+            "Register an app for push notifications of calls.")
+    }
+}
+
+extension ClientUnregisterPushRequest: ClientRequestMessage {
+    public typealias Reply = ClientUnregisterPushResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            86, "push.unregister", roles: [.app], "End the registration of an app for push notifications.")
+    }
+}
+
 extension ClientCallNotice: ClientEventMessage {
     public static var info: ClientEventInfo {
         ClientEventInfo(4, "call", "A call rings, was accepted, or has ended.")

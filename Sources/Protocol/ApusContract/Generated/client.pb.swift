@@ -173,7 +173,7 @@ public nonisolated struct ClientPosition: Sendable {
   public init() {}
 }
 
-/// ---- 1 Publish: a device opens a channel to send frames
+/// ---- 1 Publish: a device opens a channel, or a client its side of a call, to send frames
 public nonisolated struct ClientPublishRequest: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -192,6 +192,12 @@ public nonisolated struct ClientPublishRequest: Sendable {
 
   /// an earlier answer assigned `epoch` to this instance
   public var resumes: Bool = false
+
+  /// the session id of a call: the client publishes its side of it; `source` is 0
+  public var call: String = String()
+
+  /// of a call: the grant of an earlier answer, valid at every node
+  public var grant: Data = Data()
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -215,18 +221,23 @@ public nonisolated struct ClientPublishResponse: Sendable {
   /// the frames' epoch; a new one after an epoch of 0, or `resumes`, in the request
   public var epoch: UInt32 = 0
 
+  /// of a call: for PublishRequest, to resume the stream at another node
+  public var grant: Data = Data()
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
 }
 
-/// ---- 2 Unpublish: a device ends the channel's epoch
+/// ---- 2 Unpublish: a device ends the channel's epoch, or a client its side of a call
 public nonisolated struct ClientUnpublishRequest: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
   public var source: UInt32 = 0
+
+  public var call: String = String()
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -265,6 +276,9 @@ public nonisolated struct ClientPlayRequest: Sendable {
 
   /// the grant of an earlier answer: permission to play, valid at every node
   public var grant: Data = Data()
+
+  /// the session id of a call, instead of a device: the other side is played
+  public var call: String = String()
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -877,7 +891,7 @@ nonisolated extension ClientPosition: SwiftProtobuf.Message, SwiftProtobuf._Mess
 
 nonisolated extension ClientPublishRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".PublishRequest"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}source\0\u{1}epoch\0\u{1}instance\0\u{1}oldest\0\u{1}resumes\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}source\0\u{1}epoch\0\u{1}instance\0\u{1}oldest\0\u{1}resumes\0\u{1}call\0\u{1}grant\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -890,6 +904,8 @@ nonisolated extension ClientPublishRequest: SwiftProtobuf.Message, SwiftProtobuf
       case 3: try { try decoder.decodeSingularFixed64Field(value: &self.instance) }()
       case 4: try { try decoder.decodeSingularUInt64Field(value: &self.oldest) }()
       case 5: try { try decoder.decodeSingularBoolField(value: &self.resumes) }()
+      case 6: try { try decoder.decodeSingularStringField(value: &self.call) }()
+      case 7: try { try decoder.decodeSingularBytesField(value: &self.grant) }()
       default: break
       }
     }
@@ -911,6 +927,12 @@ nonisolated extension ClientPublishRequest: SwiftProtobuf.Message, SwiftProtobuf
     if self.resumes != false {
       try visitor.visitSingularBoolField(value: self.resumes, fieldNumber: 5)
     }
+    if !self.call.isEmpty {
+      try visitor.visitSingularStringField(value: self.call, fieldNumber: 6)
+    }
+    if !self.grant.isEmpty {
+      try visitor.visitSingularBytesField(value: self.grant, fieldNumber: 7)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -920,6 +942,8 @@ nonisolated extension ClientPublishRequest: SwiftProtobuf.Message, SwiftProtobuf
     if lhs.instance != rhs.instance {return false}
     if lhs.oldest != rhs.oldest {return false}
     if lhs.resumes != rhs.resumes {return false}
+    if lhs.call != rhs.call {return false}
+    if lhs.grant != rhs.grant {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -927,7 +951,7 @@ nonisolated extension ClientPublishRequest: SwiftProtobuf.Message, SwiftProtobuf
 
 nonisolated extension ClientPublishResponse: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".PublishResponse"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}stream\0\u{1}next\0\u{1}protected\0\u{1}epoch\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}stream\0\u{1}next\0\u{1}protected\0\u{1}epoch\0\u{1}grant\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -939,6 +963,7 @@ nonisolated extension ClientPublishResponse: SwiftProtobuf.Message, SwiftProtobu
       case 2: try { try decoder.decodeSingularUInt64Field(value: &self.next) }()
       case 3: try { try decoder.decodeSingularBoolField(value: &self.protected) }()
       case 4: try { try decoder.decodeSingularUInt32Field(value: &self.epoch) }()
+      case 5: try { try decoder.decodeSingularBytesField(value: &self.grant) }()
       default: break
       }
     }
@@ -957,6 +982,9 @@ nonisolated extension ClientPublishResponse: SwiftProtobuf.Message, SwiftProtobu
     if self.epoch != 0 {
       try visitor.visitSingularUInt32Field(value: self.epoch, fieldNumber: 4)
     }
+    if !self.grant.isEmpty {
+      try visitor.visitSingularBytesField(value: self.grant, fieldNumber: 5)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -965,6 +993,7 @@ nonisolated extension ClientPublishResponse: SwiftProtobuf.Message, SwiftProtobu
     if lhs.next != rhs.next {return false}
     if lhs.protected != rhs.protected {return false}
     if lhs.epoch != rhs.epoch {return false}
+    if lhs.grant != rhs.grant {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -972,7 +1001,7 @@ nonisolated extension ClientPublishResponse: SwiftProtobuf.Message, SwiftProtobu
 
 nonisolated extension ClientUnpublishRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".UnpublishRequest"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}source\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}source\0\u{1}call\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -981,6 +1010,7 @@ nonisolated extension ClientUnpublishRequest: SwiftProtobuf.Message, SwiftProtob
       // enabled. https://github.com/apple/swift-protobuf/issues/1034
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularUInt32Field(value: &self.source) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.call) }()
       default: break
       }
     }
@@ -990,11 +1020,15 @@ nonisolated extension ClientUnpublishRequest: SwiftProtobuf.Message, SwiftProtob
     if self.source != 0 {
       try visitor.visitSingularUInt32Field(value: self.source, fieldNumber: 1)
     }
+    if !self.call.isEmpty {
+      try visitor.visitSingularStringField(value: self.call, fieldNumber: 2)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   public static func ==(lhs: ClientUnpublishRequest, rhs: ClientUnpublishRequest) -> Bool {
     if lhs.source != rhs.source {return false}
+    if lhs.call != rhs.call {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1021,7 +1055,7 @@ nonisolated extension ClientUnpublishResponse: SwiftProtobuf.Message, SwiftProto
 
 nonisolated extension ClientPlayRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".PlayRequest"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}source\0\u{1}after\0\u{1}grant\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}source\0\u{1}after\0\u{1}grant\0\u{1}call\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1033,6 +1067,7 @@ nonisolated extension ClientPlayRequest: SwiftProtobuf.Message, SwiftProtobuf._M
       case 2: try { try decoder.decodeSingularUInt32Field(value: &self.source) }()
       case 3: try { try decoder.decodeSingularMessageField(value: &self._after) }()
       case 4: try { try decoder.decodeSingularBytesField(value: &self.grant) }()
+      case 5: try { try decoder.decodeSingularStringField(value: &self.call) }()
       default: break
       }
     }
@@ -1055,6 +1090,9 @@ nonisolated extension ClientPlayRequest: SwiftProtobuf.Message, SwiftProtobuf._M
     if !self.grant.isEmpty {
       try visitor.visitSingularBytesField(value: self.grant, fieldNumber: 4)
     }
+    if !self.call.isEmpty {
+      try visitor.visitSingularStringField(value: self.call, fieldNumber: 5)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -1063,6 +1101,7 @@ nonisolated extension ClientPlayRequest: SwiftProtobuf.Message, SwiftProtobuf._M
     if lhs.source != rhs.source {return false}
     if lhs._after != rhs._after {return false}
     if lhs.grant != rhs.grant {return false}
+    if lhs.call != rhs.call {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

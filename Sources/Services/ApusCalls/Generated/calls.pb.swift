@@ -586,6 +586,44 @@ package nonisolated enum CallNoteKind: SwiftProtobuf.Enum, Swift.CaseIterable {
 
 }
 
+package nonisolated enum CallSide: SwiftProtobuf.Enum, Swift.CaseIterable {
+  package typealias RawValue = Int
+  case unspecified // = 0
+  case caller // = 1
+  case winner // = 2
+  case UNRECOGNIZED(Int)
+
+  package init() {
+    self = .unspecified
+  }
+
+  package init?(rawValue: Int) {
+    switch rawValue {
+    case 0: self = .unspecified
+    case 1: self = .caller
+    case 2: self = .winner
+    default: self = .UNRECOGNIZED(rawValue)
+    }
+  }
+
+  package var rawValue: Int {
+    switch self {
+    case .unspecified: return 0
+    case .caller: return 1
+    case .winner: return 2
+    case .UNRECOGNIZED(let i): return i
+    }
+  }
+
+  // The compiler won't synthesize support with the UNRECOGNIZED case.
+  package static let allCases: [CallSide] = [
+    .unspecified,
+    .caller,
+    .winner,
+  ]
+
+}
+
 /// Who calls or is called
 package nonisolated struct CallParty: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
@@ -988,6 +1026,9 @@ package nonisolated struct CallCallee: Sendable {
 
   package var endpoint: String = String()
 
+  /// A push reaches it without a session.
+  package var byPush: Bool = false
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -1336,6 +1377,9 @@ package nonisolated struct CallNotice: Sendable {
 
   package var number: Int32 = 0
 
+  /// For the node only: the media of the call have ended. It has no stage, and the client does not receive it.
+  package var mediaEnded: Bool = false
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -1419,6 +1463,88 @@ package nonisolated struct CallFinishedTaken: Sendable {
   package init() {}
 }
 
+/// 0x0049, to the owner's own node: notify an app of a call by push
+package nonisolated struct CallPush: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var call: String = String()
+
+  package var caller: CallParty {
+    get {_caller ?? CallParty()}
+    set {_caller = newValue}
+  }
+  /// Returns true if `caller` has been explicitly set.
+  package var hasCaller: Bool {self._caller != nil}
+  /// Clears the value of `caller`. Subsequent reads from it will return its default value.
+  package mutating func clearCaller() {self._caller = nil}
+
+  /// The party of the app, and its access id.
+  package var party: CallParty {
+    get {_party ?? CallParty()}
+    set {_party = newValue}
+  }
+  /// Returns true if `party` has been explicitly set.
+  package var hasParty: Bool {self._party != nil}
+  /// Clears the value of `party`. Subsequent reads from it will return its default value.
+  package mutating func clearParty() {self._party = nil}
+
+  package var endpoint: String = String()
+
+  package var type: CallType = .unspecified
+
+  package var extra: Data = Data()
+
+  package var startedMs: Int64 = 0
+
+  package var ringEndMs: Int64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+
+  fileprivate var _caller: CallParty? = nil
+  fileprivate var _party: CallParty? = nil
+}
+
+package nonisolated struct CallPushTaken: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+/// Where an app receives push notifications
+package nonisolated struct CallStoredPush: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var account: String = String()
+
+  package var access: String = String()
+
+  /// webhook, apns or fcm.
+  package var provider: String = String()
+
+  /// What the provider knows the app by.
+  package var token: String = String()
+
+  /// The app's topic at the provider, such as its bundle id.
+  package var topic: String = String()
+
+  /// Unix milliseconds.
+  package var sinceMs: Int64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
 /// 0x014a, to a call: who takes part, for a leg that asks
 package nonisolated struct CallPeek: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
@@ -1459,11 +1585,28 @@ package nonisolated struct CallParties: Sendable {
 
   package var called: [CallParty] = []
 
+  /// The side of the call that the leg has, if the call has media now.
+  package var side: CallSide = .unspecified
+
+  /// The party that has accepted, if any.
+  package var winner: CallParty {
+    get {_winner ?? CallParty()}
+    set {_winner = newValue}
+  }
+  /// Returns true if `winner` has been explicitly set.
+  package var hasWinner: Bool {self._winner != nil}
+  /// Clears the value of `winner`. Subsequent reads from it will return its default value.
+  package mutating func clearWinner() {self._winner = nil}
+
+  /// The call has no media any more.
+  package var over: Bool = false
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
 
   fileprivate var _caller: CallParty? = nil
+  fileprivate var _winner: CallParty? = nil
 }
 
 // MARK: - Code below here is support for the SwiftProtobuf runtime.
@@ -1508,6 +1651,10 @@ nonisolated extension CallEventKind: SwiftProtobuf._ProtoNameProviding {
 
 nonisolated extension CallNoteKind: SwiftProtobuf._ProtoNameProviding {
   package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0NOTE_KIND_UNSPECIFIED\0\u{1}NOTE_KIND_CLAIMED\0\u{1}NOTE_KIND_REFUSED\0\u{1}NOTE_KIND_RELEASED\0\u{1}NOTE_KIND_RECORD_WRITTEN\0")
+}
+
+nonisolated extension CallSide: SwiftProtobuf._ProtoNameProviding {
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0SIDE_UNSPECIFIED\0\u{1}SIDE_CALLER\0\u{1}SIDE_WINNER\0")
 }
 
 nonisolated extension CallParty: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
@@ -2191,7 +2338,7 @@ nonisolated extension CallPartyEntity: SwiftProtobuf.Message, SwiftProtobuf._Mes
 
 nonisolated extension CallCallee: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Callee"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}party\0\u{1}endpoint\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}party\0\u{1}endpoint\0\u{3}by_push\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -2201,6 +2348,7 @@ nonisolated extension CallCallee: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularMessageField(value: &self._party) }()
       case 2: try { try decoder.decodeSingularStringField(value: &self.endpoint) }()
+      case 3: try { try decoder.decodeSingularBoolField(value: &self.byPush) }()
       default: break
       }
     }
@@ -2217,12 +2365,16 @@ nonisolated extension CallCallee: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if !self.endpoint.isEmpty {
       try visitor.visitSingularStringField(value: self.endpoint, fieldNumber: 2)
     }
+    if self.byPush != false {
+      try visitor.visitSingularBoolField(value: self.byPush, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: CallCallee, rhs: CallCallee) -> Bool {
     if lhs._party != rhs._party {return false}
     if lhs.endpoint != rhs.endpoint {return false}
+    if lhs.byPush != rhs.byPush {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -2802,7 +2954,7 @@ nonisolated extension CallReachable: SwiftProtobuf.Message, SwiftProtobuf._Messa
 
 nonisolated extension CallNotice: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Notice"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{1}stage\0\u{3}is_caller\0\u{1}peer\0\u{1}type\0\u{1}extra\0\u{3}ring_end_ms\0\u{1}reason\0\u{1}number\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{1}stage\0\u{3}is_caller\0\u{1}peer\0\u{1}type\0\u{1}extra\0\u{3}ring_end_ms\0\u{1}reason\0\u{1}number\0\u{3}media_ended\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -2819,6 +2971,7 @@ nonisolated extension CallNotice: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       case 7: try { try decoder.decodeSingularInt64Field(value: &self.ringEndMs) }()
       case 8: try { try decoder.decodeSingularEnumField(value: &self.reason) }()
       case 9: try { try decoder.decodeSingularInt32Field(value: &self.number) }()
+      case 10: try { try decoder.decodeSingularBoolField(value: &self.mediaEnded) }()
       default: break
       }
     }
@@ -2856,6 +3009,9 @@ nonisolated extension CallNotice: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if self.number != 0 {
       try visitor.visitSingularInt32Field(value: self.number, fieldNumber: 9)
     }
+    if self.mediaEnded != false {
+      try visitor.visitSingularBoolField(value: self.mediaEnded, fieldNumber: 10)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -2869,6 +3025,7 @@ nonisolated extension CallNotice: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if lhs.ringEndMs != rhs.ringEndMs {return false}
     if lhs.reason != rhs.reason {return false}
     if lhs.number != rhs.number {return false}
+    if lhs.mediaEnded != rhs.mediaEnded {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -2990,6 +3147,149 @@ nonisolated extension CallFinishedTaken: SwiftProtobuf.Message, SwiftProtobuf._M
   }
 }
 
+nonisolated extension CallPush: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Push"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{1}caller\0\u{1}party\0\u{1}endpoint\0\u{1}type\0\u{1}extra\0\u{3}started_ms\0\u{3}ring_end_ms\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.call) }()
+      case 2: try { try decoder.decodeSingularMessageField(value: &self._caller) }()
+      case 3: try { try decoder.decodeSingularMessageField(value: &self._party) }()
+      case 4: try { try decoder.decodeSingularStringField(value: &self.endpoint) }()
+      case 5: try { try decoder.decodeSingularEnumField(value: &self.type) }()
+      case 6: try { try decoder.decodeSingularBytesField(value: &self.extra) }()
+      case 7: try { try decoder.decodeSingularInt64Field(value: &self.startedMs) }()
+      case 8: try { try decoder.decodeSingularInt64Field(value: &self.ringEndMs) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
+    if !self.call.isEmpty {
+      try visitor.visitSingularStringField(value: self.call, fieldNumber: 1)
+    }
+    try { if let v = self._caller {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 2)
+    } }()
+    try { if let v = self._party {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 3)
+    } }()
+    if !self.endpoint.isEmpty {
+      try visitor.visitSingularStringField(value: self.endpoint, fieldNumber: 4)
+    }
+    if self.type != .unspecified {
+      try visitor.visitSingularEnumField(value: self.type, fieldNumber: 5)
+    }
+    if !self.extra.isEmpty {
+      try visitor.visitSingularBytesField(value: self.extra, fieldNumber: 6)
+    }
+    if self.startedMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.startedMs, fieldNumber: 7)
+    }
+    if self.ringEndMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.ringEndMs, fieldNumber: 8)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CallPush, rhs: CallPush) -> Bool {
+    if lhs.call != rhs.call {return false}
+    if lhs._caller != rhs._caller {return false}
+    if lhs._party != rhs._party {return false}
+    if lhs.endpoint != rhs.endpoint {return false}
+    if lhs.type != rhs.type {return false}
+    if lhs.extra != rhs.extra {return false}
+    if lhs.startedMs != rhs.startedMs {return false}
+    if lhs.ringEndMs != rhs.ringEndMs {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension CallPushTaken: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".PushTaken"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap()
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    // Load everything into unknown fields
+    while try decoder.nextFieldNumber() != nil {}
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CallPushTaken, rhs: CallPushTaken) -> Bool {
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension CallStoredPush: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".StoredPush"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}access\0\u{1}provider\0\u{1}token\0\u{1}topic\0\u{3}since_ms\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.account) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.access) }()
+      case 3: try { try decoder.decodeSingularStringField(value: &self.provider) }()
+      case 4: try { try decoder.decodeSingularStringField(value: &self.token) }()
+      case 5: try { try decoder.decodeSingularStringField(value: &self.topic) }()
+      case 6: try { try decoder.decodeSingularInt64Field(value: &self.sinceMs) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.account.isEmpty {
+      try visitor.visitSingularStringField(value: self.account, fieldNumber: 1)
+    }
+    if !self.access.isEmpty {
+      try visitor.visitSingularStringField(value: self.access, fieldNumber: 2)
+    }
+    if !self.provider.isEmpty {
+      try visitor.visitSingularStringField(value: self.provider, fieldNumber: 3)
+    }
+    if !self.token.isEmpty {
+      try visitor.visitSingularStringField(value: self.token, fieldNumber: 4)
+    }
+    if !self.topic.isEmpty {
+      try visitor.visitSingularStringField(value: self.topic, fieldNumber: 5)
+    }
+    if self.sinceMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.sinceMs, fieldNumber: 6)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CallStoredPush, rhs: CallStoredPush) -> Bool {
+    if lhs.account != rhs.account {return false}
+    if lhs.access != rhs.access {return false}
+    if lhs.provider != rhs.provider {return false}
+    if lhs.token != rhs.token {return false}
+    if lhs.topic != rhs.topic {return false}
+    if lhs.sinceMs != rhs.sinceMs {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
 nonisolated extension CallPeek: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Peek"
   package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}party\0\u{1}endpoint\0")
@@ -3031,7 +3331,7 @@ nonisolated extension CallPeek: SwiftProtobuf.Message, SwiftProtobuf._MessageImp
 
 nonisolated extension CallParties: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Parties"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}caller\0\u{1}called\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}caller\0\u{1}called\0\u{1}side\0\u{1}winner\0\u{1}over\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -3041,6 +3341,9 @@ nonisolated extension CallParties: SwiftProtobuf.Message, SwiftProtobuf._Message
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularMessageField(value: &self._caller) }()
       case 2: try { try decoder.decodeRepeatedMessageField(value: &self.called) }()
+      case 3: try { try decoder.decodeSingularEnumField(value: &self.side) }()
+      case 4: try { try decoder.decodeSingularMessageField(value: &self._winner) }()
+      case 5: try { try decoder.decodeSingularBoolField(value: &self.over) }()
       default: break
       }
     }
@@ -3057,12 +3360,24 @@ nonisolated extension CallParties: SwiftProtobuf.Message, SwiftProtobuf._Message
     if !self.called.isEmpty {
       try visitor.visitRepeatedMessageField(value: self.called, fieldNumber: 2)
     }
+    if self.side != .unspecified {
+      try visitor.visitSingularEnumField(value: self.side, fieldNumber: 3)
+    }
+    try { if let v = self._winner {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 4)
+    } }()
+    if self.over != false {
+      try visitor.visitSingularBoolField(value: self.over, fieldNumber: 5)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: CallParties, rhs: CallParties) -> Bool {
     if lhs._caller != rhs._caller {return false}
     if lhs.called != rhs.called {return false}
+    if lhs.side != rhs.side {return false}
+    if lhs._winner != rhs._winner {return false}
+    if lhs.over != rhs.over {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -103,6 +103,9 @@ extension Session {
         guard role != .device || device != nil else {
             throw ApusError(.tokenInvalid, "the token has role device but names no device")
         }
+        guard !(device.map(CallChannel.isReserved) ?? false) else {
+            throw ApusError(.tokenInvalid, "the id of the device is one of a call")
+        }
         self.init(
             id: id, role: role, access: access, account: account, device: role == .device ? device : nil,
             allowedDevices: claims.devices?.compactMap { DeviceID(rawValue: $0) }, sinceMilliseconds: sinceMilliseconds,

@@ -1,0 +1,290 @@
+import ApusContract
+public import ApusCore
+import Foundation
+import Synchronization
+
+/// Makes the views of calls (CALL-2, CALL-12). An app registers one for each kind of call that it shows.
+public protocol CallInterfaceManager: Sendable {
+    /// The `bizType` in the `extra` of calls that it shows, such as `screen_ipc`.
+    var identifier: String { get }
+
+    /// Makes the view of a call, which may be one that this client places.
+    func makeInterface(for call: CallCenter.Entry) async -> any CallInterface
+}
+
+/// The view of one call (CALL-12). ``CallCenter`` calls each function once, in the order of this protocol, one after
+/// the other; ``callPeerDidRespond()`` comes only to the caller, and ``executeHeavyTasksCompleted()`` after the accept.
+public protocol CallInterface: Sendable {
+    /// Prepares the view.
+    ///
+    /// - Throws: an error with which the call is ended: the view cannot be shown.
+    func setUp(for call: CallCenter.Entry, actions: CallActions) async throws(ApusError)
+    func present() async
+    /// The called client rings.
+    func callPeerDidRespond() async
+    /// The call was accepted, at this side or at the other: media can begin.
+    func executeHeavyTasksCompleted() async
+    /// - Parameter error: nil for a normal end.
+    func callEnd(with error: ApusError?) async
+    func dismiss() async
+}
+
+/// What the view of a call can do (CALL-12). All functions throw as those of ``ClientSession`` do.
+public struct CallActions: Sendable {
+    let session: ClientSession
+    let call: String
+    /// This side has ended the call: there is no notice of that.
+    let finished: @Sendable (ApusError?) -> Void
+
+    public func onRing() async throws(ApusError) { _ = try await session.report(.rang, of: call) }
+    public func onAccept() async throws(ApusError) { try await session.acceptCall(call) }
+
+    public func onReject() async throws(ApusError) {
+        try await session.rejectCall(call)
+        finished(nil)
+    }
+
+    public func onCancel() async throws(ApusError) {
+        _ = try await session.report(.cancelled, of: call)
+        finished(nil)
+    }
+
+    public func onHangUp() async throws(ApusError) {
+        try await session.hangUpCall(call)
+        finished(nil)
+    }
+
+    public func onConnected() async throws(ApusError) { try await session.reportCallConnected(call) }
+
+    /// - Parameter code: −2531, −2532, −2533, −2570 or −2571.
+    public func onException(_ code: ErrorCode) async throws(ApusError) {
+        try await session.reportCallFailed(call, code)
+        finished(ApusError(code))
+    }
+}
+
+/// The calls of an app, one at a time, with a view for each (CALL-2, CALL-5, CALL-9, CALL-12).
+///
+/// Isolation: may be called from any task. ``run()`` is called once, and drives the views.
+public final class CallCenter: Sendable {
+    /// A call that is shown.
+    public struct Entry: Sendable, Equatable {
+        /// The session id.
+        public let id: String
+        public let isOutgoing: Bool
+        /// Who calls; for the caller, the first called party.
+        public let peer: ClientSession.CallParty?
+        /// The JSON object of the caller, as it was sent; or empty.
+        public let extra: String
+    }
+
+    /// A call that is not shown (CALL-9).
+    public struct InvalidCall: Sendable, Equatable {
+        public enum Source: Sendable, Equatable {
+            case connection
+            case push
+        }
+
+        /// The session id; empty if the notification has none.
+        public let id: String
+        public let source: Source
+        public let error: ApusError
+    }
+
+    private struct State {
+        var managers: [String: any CallInterfaceManager] = [:]
+        /// The call that is shown.
+        var current: (entry: Entry, view: any CallInterface)?
+        /// Its view knows that the called client rings.
+        var hasResponded = false
+        /// A call is being placed, and not shown yet.
+        var isPlacing = false
+        /// Notices that came before the answer to the call that is being placed; at most ``earlyMax``.
+        var early: [ClientSession.CallNotice] = []
+    }
+
+    /// What ``run()`` handles, in order.
+    private enum Event: Sendable {
+        case placed(Entry, any CallInterfaceManager)
+        case notice(ClientSession.CallNotice)
+        /// This side has ended it.
+        case finished(String, ApusError?)
+    }
+
+    private static let earlyMax = 16
+
+    /// Calls that are not shown, the oldest first. At most 64 wait.
+    public let invalidCalls: AsyncStream<InvalidCall>
+    private let invalidFeed: AsyncStream<InvalidCall>.Continuation
+    /// Bounded by the session, whose notices it holds.
+    private let events: AsyncStream<Event>
+    private let eventFeed: AsyncStream<Event>.Continuation
+    private let session: ClientSession
+    private let state = Mutex(State())
+
+    public init(session: ClientSession) {
+        self.session = session
+        (invalidCalls, invalidFeed) = AsyncStream.makeStream(bufferingPolicy: .bufferingNewest(64))
+        (events, eventFeed) = AsyncStream.makeStream(bufferingPolicy: .bufferingNewest(1024))
+    }
+
+    /// Registers a manager, in place of one with the same identifier.
+    public func register(_ manager: any CallInterfaceManager) {
+        state.withLock { $0.managers[manager.identifier] = manager }
+    }
+
+    /// A call is shown or being placed (CALL-5).
+    public var isOnCalling: Bool { state.withLock { $0.current != nil || $0.isPlacing } }
+
+    /// Places a call, and shows it.
+    ///
+    /// - Parameters:
+    ///   - identifier: the manager that shows it; the `bizType` of the call.
+    ///   - extra: further members of the call's JSON object, without `bizType`.
+    /// - Throws: −2504 if there is no such manager, −2520 if another call is shown; otherwise as
+    ///   ``ClientSession/startCall(to:type:timeout:extra:)``.
+    public func startCall(
+        to targets: [ClientSession.CallParty], type: ClientSession.CallType = .oneToOne,
+        timeout: Duration = .seconds(30), identifier: String, extra: [String: String] = [:]
+    ) async throws(ApusError) -> Entry {
+        let manager = try state.withLock { state throws(ApusError) in
+            guard let manager = state.managers[identifier] else { throw ApusError(.callInterfaceMissing) }
+            guard state.current == nil, !state.isPlacing else { throw ApusError(.onCalling) }
+            state.isPlacing = true
+            return manager
+        }
+        let members = extra.merging(["bizType": identifier]) { $1 }
+        let json = (try? JSONEncoder().encode(members)).map { String(decoding: $0, as: UTF8.self) } ?? ""
+        do throws(ApusError) {
+            let call = try await session.startCall(to: targets, type: type, timeout: timeout, extra: json)
+            let entry = Entry(id: call.id, isOutgoing: true, peer: targets.first, extra: json)
+            eventFeed.yield(.placed(entry, manager))
+            return entry
+        } catch {
+            state.withLock { ($0.isPlacing, $0.early) = (false, []) }
+            throw error
+        }
+    }
+
+    /// Takes a push notification of a call. What is not to be shown comes to ``invalidCalls``.
+    ///
+    /// - Parameter payload: as ``ClientSession/joinCall(push:)``.
+    public func received(push payload: String) async {
+        do throws(ApusError) {
+            _ = try await session.joinCall(push: payload)
+        } catch {
+            let call = (try? CallPush(payload))?.call ?? ""
+            invalidFeed.yield(InvalidCall(id: call, source: .push, error: error))
+        }
+    }
+
+    /// Shows calls until the task is cancelled.
+    ///
+    /// - Throws: as ``ClientSession/calls()``.
+    public func run() async throws {
+        try await withThrowingTaskGroup(of: Void.self) { group in
+            group.addTask { [session, eventFeed] in
+                for try await notice in session.calls() { eventFeed.yield(.notice(notice)) }
+            }
+            group.addTask { for await event in self.events { await self.handle(event) } }
+            try await group.next()
+            group.cancelAll()
+        }
+    }
+
+    private func handle(_ event: Event) async {
+        switch event {
+        case .placed(let entry, let manager):
+            await show(entry, manager)
+            let early = state.withLock { state in
+                defer { (state.isPlacing, state.early) = (false, []) }
+                return state.early.filter { $0.call == entry.id }
+            }
+            for notice in early { await handle(notice) }
+        case .notice(let notice):
+            let isEarly = state.withLock { state in
+                guard notice.isOutgoing, state.isPlacing, state.early.count < Self.earlyMax else { return false }
+                state.early.append(notice)
+                return true
+            }
+            if !isEarly { await handle(notice) }
+        case .finished(let call, let error): await end(call, error)
+        }
+    }
+
+    /// Ends the view of the call, if it is shown. Returns false otherwise.
+    @discardableResult
+    private func end(_ call: String, _ error: ApusError?) async -> Bool {
+        guard let shown = state.withLock({ $0.current?.entry.id == call ? $0.current?.view : nil }) else {
+            return false
+        }
+        await shown.callEnd(with: error)
+        await shown.dismiss()
+        state.withLock { $0.current = nil }
+        return true
+    }
+
+    private func handle(_ notice: ClientSession.CallNotice) async {
+        let shown = state.withLock { $0.current?.entry.id == notice.call ? $0.current?.view : nil }
+        switch notice.stage {
+        case .ring: await ring(notice)
+        case .ringing: if let shown { await respond(shown) }
+        case .accepted:
+            // The notice that it rings may come too late to be passed on.
+            if let shown, notice.isOutgoing { await respond(shown) }
+            await shown?.executeHeavyTasksCompleted()
+        case .ended(let error, _):
+            guard await !end(notice.call, error) else { return }
+            // It ended before it was shown, or this side has ended it.
+            if let error { invalid(notice, error) }
+        }
+    }
+
+    private func respond(_ view: any CallInterface) async {
+        let isFirst = state.withLock { state in
+            defer { state.hasResponded = true }
+            return !state.hasResponded
+        }
+        if isFirst { await view.callPeerDidRespond() }
+    }
+
+    private func ring(_ notice: ClientSession.CallNotice) async {
+        struct Extra: Decodable {
+            var bizType: String?
+        }
+        let extra = try? JSONDecoder().decode(Extra.self, from: Data(notice.extra.utf8))
+        let manager = state.withLock { state in
+            extra?.bizType.flatMap { state.managers[$0] }
+                ?? (extra?.bizType == nil ? state.managers.values.first : nil)
+        }
+        guard let manager else {
+            _ = try? await session.report(.busy, of: notice.call)
+            return invalid(notice, ApusError(.callInterfaceMissing))
+        }
+        guard !isOnCalling else {
+            _ = try? await session.report(.busy, of: notice.call)
+            return invalid(notice, ApusError(.onCalling))
+        }
+        await show(Entry(id: notice.call, isOutgoing: false, peer: notice.peer, extra: notice.extra), manager)
+    }
+
+    private func show(_ entry: Entry, _ manager: any CallInterfaceManager) async {
+        let view = await manager.makeInterface(for: entry)
+        do throws(ApusError) {
+            let actions = CallActions(session: session, call: entry.id) { [eventFeed] error in
+                eventFeed.yield(.finished(entry.id, error))
+            }
+            try await view.setUp(for: entry, actions: actions)
+        } catch {
+            _ = try? await session.hangUpCall(entry.id)
+            invalidFeed.yield(InvalidCall(id: entry.id, source: .connection, error: error))
+            return
+        }
+        state.withLock { ($0.current, $0.hasResponded) = ((entry, view), false) }
+        await view.present()
+    }
+
+    private func invalid(_ notice: ClientSession.CallNotice, _ error: ApusError) {
+        invalidFeed.yield(InvalidCall(id: notice.call, source: .connection, error: error))
+    }
+}

@@ -1,0 +1,22 @@
+import Crypto
+import Foundation
+
+/// The signature of a webhook's request: the header `Apus-Signature: t=SECONDS,v1=HEX`.
+///
+/// The code is an HMAC-SHA256 (RFC 2104) under the shared secret, of the seconds in decimal digits, a full stop, and
+/// the body. A receiver computes it again, compares it in constant time, and refuses requests that are minutes old.
+package enum WebhookSignature {
+    package static let header = "Apus-Signature"
+
+    /// - Parameter wallSeconds: the time of the attempt, in Unix seconds.
+    package static func value(of body: [UInt8], secret: [UInt8], wallSeconds: Int64) -> String {
+        var code = HMAC<SHA256>(key: SymmetricKey(data: secret))
+        code.update(data: Data("\(wallSeconds).".utf8))
+        code.update(data: body)
+        let digits = code.finalize().map { byte in
+            let text = String(byte, radix: 16)
+            return text.utf8.count == 1 ? "0" + text : text
+        }
+        return "t=\(wallSeconds),v1=\(digits.joined())"
+    }
+}

@@ -1,0 +1,16 @@
+import ApusCalls
+import ApusCore
+import ApusWebhooks
+
+/// Passes push notifications of calls to the webhook.
+struct NodePusher: CallPusher {
+    private let sender: WebhookSender
+
+    init(_ sender: WebhookSender) { self.sender = sender }
+
+    var isUsed: Bool { sender.isUsed }
+
+    func push(id: String, _ body: [UInt8], timeLeft: Duration) {
+        sender.send(WebhookMessage(id: id, body: body, expiresAt: .now() + timeLeft))
+    }
+}

@@ -1,0 +1,98 @@
+import ApusClientAPI
+import ApusCore
+import ApusSessions
+import Synchronization
+
+/// The clients of this node that publish and play in calls, and when the calls are asked again.
+///
+/// Bounded by the streams of connections: an entry is made for a stream, at most one for each call of a connection.
+///
+/// Concurrency model: a `Mutex`. ``Entry/onChange`` is called outside of it.
+final class CallMediaTable: Sendable {
+    struct Key: Hashable, Sendable {
+        let connection: ObjectIdentifier
+        let call: CallID
+    }
+
+    struct Entry: Sendable {
+        let session: Session
+        let onChange: @Sendable (CallMediaChange) -> Void
+        /// The call has confirmed that the client may have media.
+        var isConfirmed = false
+        /// Its answer is being waited for.
+        var isAsking = false
+        var checkAt: MonotonicTime
+    }
+
+    private let entries = Mutex<[ObjectIdentifier: [CallID: Entry]]>([:])
+    private let interval: Duration
+    /// The wait before a call is asked again that did not answer.
+    private static let retryDelay = Duration.seconds(1)
+
+    init(interval: Duration) { self.interval = interval }
+
+    /// The clients with media in calls.
+    var count: Int { entries.withLock { $0.values.reduce(0) { $0 + $1.count } } }
+
+    /// Adds an entry, if the connection has none for the call.
+    ///
+    /// - Parameter isAsking: the caller asks the call itself.
+    func add(
+        _ key: Key, _ session: Session, isAsking: Bool, now: MonotonicTime = .now(),
+        onChange: @escaping @Sendable (CallMediaChange) -> Void
+    ) {
+        let checkAt = isAsking ? now + interval : now
+        let new = Entry(session: session, onChange: onChange, checkAt: checkAt)
+        entries.withLock { entries in
+            if entries[key.connection]?[key.call] == nil { entries[key.connection, default: [:]][key.call] = new }
+        }
+    }
+
+    /// The call has confirmed the entry. Returns false if the media have ended meanwhile.
+    func confirmed(_ key: Key, now: MonotonicTime = .now()) -> Bool {
+        let entry = entries.withLock { entries -> Entry? in
+            guard let entry = entries[key.connection]?[key.call] else { return nil }
+            entries[key.connection]?[key.call]?.isConfirmed = true
+            entries[key.connection]?[key.call]?.isAsking = false
+            entries[key.connection]?[key.call]?.checkAt = now + interval
+            return entry
+        }
+        guard let entry else { return false }
+        if !entry.isConfirmed { entry.onChange(.confirmed) }
+        return true
+    }
+
+    /// The call did not answer. It is asked again, if it has confirmed the entry before or the client has a grant.
+    func failed(_ key: Key, now: MonotonicTime = .now()) {
+        entries.withLock { entries in
+            entries[key.connection]?[key.call]?.isAsking = false
+            entries[key.connection]?[key.call]?.checkAt = now + Self.retryDelay
+        }
+    }
+
+    /// Ends the media of a client in a call.
+    func end(_ key: Key, _ error: ApusError) {
+        let entry = entries.withLock { entries in
+            let entry = entries[key.connection]?.removeValue(forKey: key.call)
+            if entries[key.connection]?.isEmpty ?? false { entries[key.connection] = nil }
+            return entry
+        }
+        entry?.onChange(.ended(error))
+    }
+
+    func closed(_ connection: ObjectIdentifier) { entries.withLock { $0[connection] = nil } }
+
+    /// Takes the entries whose calls are to be asked now, at most this many.
+    func takeDue(_ countMax: Int, now: MonotonicTime = .now()) -> [(key: Key, session: Session)] {
+        entries.withLock { entries in
+            var due: [(key: Key, session: Session)] = []
+            for (connection, calls) in entries {
+                for (call, entry) in calls where !entry.isAsking && entry.checkAt <= now && due.count < countMax {
+                    entries[connection]?[call]?.isAsking = true
+                    due.append((Key(connection: connection, call: call), entry.session))
+                }
+            }
+            return due
+        }
+    }
+}

@@ -1,0 +1,93 @@
+import ApusClientAPI
+import ApusCluster
+import ApusContract
+import ApusCore
+import ApusWire
+import Logging
+import SwiftProtobuf
+
+/// What sends push notifications on: the port that the node connects to its webhook.
+///
+/// Isolation: may be called from anywhere.
+package protocol CallPusher: Sendable {
+    /// False if there is no webhook and no spool directory: apps are then reached over connections alone.
+    var isUsed: Bool { get }
+
+    /// Sends a message. Returns at once.
+    ///
+    /// - Parameters:
+    ///   - id: the same for each repetition.
+    ///   - timeLeft: the message is of no use afterwards.
+    func push(id: String, _ body: [UInt8], timeLeft: Duration)
+}
+
+/// An owner of a call asks its own node to notify an app.
+extension CallPush: NodeMessage {
+    typealias Reply = CallPushTaken
+    static var method: UInt16 { 0x0049 }
+}
+
+extension CallService {
+    /// Adds the requests of apps that receive push notifications.
+    func addPushRequests(to api: inout ClientAPI) {
+        api.on(ClientRegisterPushRequest.self) { [self] request, call throws(ApusError) in
+            guard pusher.isUsed else {
+                throw ApusError(.unavailable, "this cluster sends no push notifications: push.webhook_url is not set")
+            }
+            let client = try Self.client(call.session)
+            let registration = try PushRegistration(
+                provider: request.provider, token: request.token, topic: request.topic)
+            try await records.register(
+                .with {
+                    ($0.account, $0.access) = (client.party.id, client.endpoint.rawValue)
+                    ($0.provider, $0.token) = (registration.provider.rawValue, registration.token)
+                    ($0.topic, $0.sinceMs) = (registration.topic, view.clock.wallMilliseconds())
+                })
+            return ClientRegisterPushResponse()
+        }
+        api.on(ClientUnregisterPushRequest.self) { [self] _, call throws(ApusError) in
+            let client = try Self.client(call.session)
+            try await records.unregister(account: client.party.id, access: client.endpoint.rawValue)
+            return ClientUnregisterPushResponse()
+        }
+    }
+
+    /// The called legs of a party: its clients that take calls, and its apps that receive push notifications.
+    func callees(of party: CallParty, _ call: ClientCall) async throws(ApusError) -> [CallCallee] {
+        let reached = try await ref(party).ask(CallReach(), timeout: try call.timeLeft())
+        var pushed: Set<String> = []
+        if pusher.isUsed, party.kind == .account {
+            pushed = Set(try await records.pushes(of: party.id).map(\.access))
+        }
+        let endpoints = reached.endpoints + pushed.subtracting(reached.endpoints).sorted()
+        return endpoints.map { endpoint in
+            .with { ($0.party, $0.endpoint, $0.byPush) = (party, endpoint, pushed.contains(endpoint)) }
+        }
+    }
+
+    /// Notifies apps whose calls ring, until the task is cancelled.
+    func pushNotices() async {
+        await withDiscardingTaskGroup { group in
+            for await push in pushes { group.addTask { await self.push(push) } }
+        }
+    }
+
+    private func push(_ push: CallPush) async {
+        let left = push.ringEndMs - view.clock.wallMilliseconds()
+        guard left > 0 else { return }
+        do throws(ApusError) {
+            guard let stored = try await records.push(account: push.party.id, access: push.endpoint) else { return }
+            let registration = try PushRegistration(
+                provider: stored.provider, token: stored.token, topic: stored.topic)
+            let content = CallPushContent(
+                call: push.call, caller: push.caller.id, called: push.party.id, type: push.type.rawValue,
+                extra: String(decoding: push.extra, as: UTF8.self), startedMs: push.startedMs,
+                ringEndMs: push.ringEndMs)
+            pusher.push(
+                id: "\(push.call).\(push.endpoint)", content.message(to: registration, access: push.endpoint),
+                timeLeft: .milliseconds(left))
+        } catch {
+            log.warning("An app cannot be notified of a call", metadata: Logger.facts(of: error))
+        }
+    }
+}

@@ -1,0 +1,211 @@
+import ApusClient
+import ApusContract
+import ApusCore
+import ApusTestKit
+import Foundation
+import Testing
+
+@Suite("Media of calls across nodes (CALL-13, CALL-16, IV-C8)", .serialized, .timeLimit(.minutes(3)))
+struct CallMediaTests {
+    private static let bell = DeviceID(unchecked: "bell")
+
+    /// A call that was accepted, and both its sides.
+    private func accepted(
+        _ app: CallClient, _ bell: CallClient, extra: String = ""
+    ) async throws -> (call: String, app: CallSide, bell: CallSide) {
+        let call = try await app.start([.device(Self.bell)], extra: extra).id
+        _ = try await bell.next(call) { if case .ring = $0.stage { true } else { false } }
+        try await bell.session.acceptCall(call)
+        _ = try await app.next(call) { $0.stage == .accepted }
+        return (
+            call, CallSide(app.session, call: call, name: "app"), CallSide(bell.session, call: call, name: "bell")
+        )
+    }
+
+    @Test("Each side receives all frames of the other and none of its own, until the call ends with −2508 for both")
+    func bothDirections() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_470)
+        defer { cluster.down() }
+        let bell = try await CallClient(cluster, 1, device: "bell").ready()
+        let app = try await CallClient(cluster, 2, access: "phone").ready()
+        let tablet = try await CallClient(cluster, 3, access: "tablet").ready()
+        let other = try await CallClient(cluster, 3, access: "other", account: "other").ready()
+        defer { for client in [bell, app, tablet, other] { client.close() } }
+
+        // Before the accept nobody has media.
+        let early = try await app.ring(bell)
+        let tooEarly = CallSide(app.session, call: early, name: "early")
+        let refused = try await tooEarly.ends(within: .seconds(5))
+        #expect(refused.publisher?.code == .callParametersInvalid && refused.player?.code == .callParametersInvalid)
+        try await app.session.hangUpCall(early)
+        _ = try await bell.end(early)
+
+        let (call, appSide, bellSide) = try await accepted(app, bell)
+        // Who has no part in it has no media of it: another app of the account, another account, a device of the name.
+        for (client, code) in [(tablet, ErrorCode.answeredByOthers), (other, .illegalRelation)] {
+            let side = CallSide(client.session, call: call, name: "thief")
+            let ends = try await side.ends(within: .seconds(5))
+            #expect(ends.publisher?.code == code && ends.player?.code == code, "\(ends)")
+        }
+        await fails(.targetUnknown) { () throws(ApusError) in
+            _ = try await tablet.session.readProperty(of: DeviceID(unchecked: "call.\(call)"))
+        }
+        let token = try cluster.token("--role", "device", "--device", "call.\(call)")
+        let ends = SessionEnds()
+        let pretender = try cluster.session(node: 1, token: token, role: .device, ends: ends)
+        defer { pretender.close() }
+        #expect(try await ends.isEnded(by: .tokenInvalid))
+
+        async let sending: Void = appSide.send(100)
+        try await bellSide.send(100)
+        try await sending
+        try await eventually { () throws(ApusError) in
+            guard appSide.received.count >= 100, bellSide.received.count >= 100 else { throw ApusError(.noRoute) }
+        }
+        #expect(appSide.received.lostCount == 0 && bellSide.received.lostCount == 0)
+        #expect(appSide.received.senders == ["bell"] && bellSide.received.senders == ["app"])
+
+        try await app.session.hangUpCall(call)
+        for side in [appSide, bellSide] {
+            let ends = try await side.ends(within: .seconds(1))
+            #expect(ends.publisher?.code == .callUnknown && ends.player?.code == .callUnknown, "\(ends)")
+        }
+        let late = CallSide(app.session, call: call, name: "late")
+        let lateEnds = try await late.ends(within: .seconds(5))
+        #expect(lateEnds.publisher?.code == .callUnknown && lateEnds.player?.code == .callUnknown)
+    }
+
+    @Test("Both directions go on without a lost frame when any node is killed")
+    func kills() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_500)
+        defer { cluster.down() }
+        let bell = try await CallClient(cluster, 1, device: "bell").ready()
+        let app = try await CallClient(cluster, 2, access: "phone").ready()
+        defer { for client in [bell, app] { client.close() } }
+        let (call, appSide, bellSide) = try await accepted(app, bell)
+        async let sending: Void = appSide.send(900)
+        async let sendingBack: Void = bellSide.send(900)
+        for node in [3, 1, 2] {
+            try await Task.sleep(for: .seconds(1))
+            #expect(try cluster.run("cluster", "kill", "\(node)").status == 0)
+            try await Task.sleep(for: .seconds(2))
+            #expect(try cluster.run("cluster", "restart", "\(node)").status == 0)
+        }
+        try await sending
+        try await sendingBack
+        try await eventually { () throws(ApusError) in
+            guard appSide.received.count >= 900, bellSide.received.count >= 900 else { throw ApusError(.noRoute) }
+        }
+        #expect(appSide.received.lostCount == 0 && bellSide.received.lostCount == 0)
+        #expect(appSide.received.count == 900 && bellSide.received.count == 900)
+        try await eventually { () throws(ApusError) in try await app.session.hangUpCall(call) }
+        let ends = try await bellSide.ends(within: .seconds(5))
+        #expect(ends.publisher?.code == .callUnknown && ends.player?.code == .callUnknown)
+    }
+
+    @Test("After a hang-up with keepConnect the media go on for their time, and end then (CALL-16)")
+    func keepConnect() async throws {
+        let cluster = try Cluster(
+            nodes: 3, basePort: 32_530, environment: ["APUS_CALLS_KEEP_CONNECT_TIME": "3s"])
+        defer { cluster.down() }
+        let bell = try await CallClient(cluster, 1, device: "bell").ready()
+        let app = try await CallClient(cluster, 2, access: "phone").ready()
+        defer { for client in [bell, app] { client.close() } }
+        let (call, appSide, bellSide) = try await accepted(app, bell, extra: #"{"keepConnect":true}"#)
+        try await appSide.send(10)
+        try await app.session.hangUpCall(call)
+        #expect(try await bell.end(call)?.code == .peerHungUp)
+        try await appSide.send(50)
+        #expect(bellSide.received.count > 40)
+        let running = try await appSide.ends(within: .milliseconds(10))
+        #expect(running.publisher == nil && running.player == nil)
+        let ends = try await appSide.ends(within: .seconds(6))
+        #expect(ends.publisher?.code == .callUnknown && ends.player?.code == .callUnknown, "\(ends)")
+    }
+
+    @Test(
+        "A guest that loses its right to the device loses the media of the call within a second, and the call (IV-B10)")
+    func lostRight() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_440)
+        defer { cluster.down() }
+        let bell = try await CallClient(cluster, 1, device: "bell").ready()
+        let owner = try await CallClient(cluster, 2, access: "phone").ready()
+        let guest = try await CallClient(cluster, 3, access: "guest", account: "guests").ready()
+        defer { for client in [bell, owner, guest] { client.close() } }
+        let guests = AccountID(unchecked: "guests")
+        try await owner.session.share(Self.bell, with: guests, control: true)
+        let (_, guestSide, bellSide) = try await accepted(guest, bell)
+        async let sending: Void = bellSide.send(250)
+        try await Task.sleep(for: .seconds(1))
+        try await owner.session.unshare(Self.bell, with: guests)
+        try await Task.sleep(for: .seconds(1))
+        let count = guestSide.received.count
+        #expect(count > 20)
+        try await sending
+        #expect(guestSide.received.count == count, "frames have arrived after the right was lost")
+        let ends = try await guestSide.ends(within: .seconds(10))
+        #expect(ends.publisher?.code == .illegalRelation && ends.player?.code == .illegalRelation, "\(ends)")
+    }
+
+    /// The times of a recording's packets, by the kind of their track, in seconds.
+    private func packets(_ path: String) throws -> [String: [Double]] {
+        let tool = try #require(Tool.ffprobe)
+        let entries = ["-v", "error", "-show_entries", "packet=codec_type,pts_time", "-of", "csv=p=0", path]
+        let text = try #require(Tool.run(tool, entries), "ffprobe cannot read \(path)")
+        var times: [String: [Double]] = [:]
+        for line in text.split(separator: "\n") {
+            let fields = line.split(separator: ",")
+            guard fields.count >= 2, let time = Double(fields[1]) else { continue }
+            times[String(fields[0]), default: []].append(time)
+        }
+        return times
+    }
+
+    @Test(
+        "Two agents with a clip each: both recordings have all frames of the other side, also when a node dies (IV-C8)",
+        .enabled(if: Tool.ffmpeg != nil && Tool.ffprobe != nil))
+    func agents() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_290)
+        defer { cluster.down() }
+        let ffmpeg = try #require(Tool.ffmpeg)
+        for (name, tone) in [("door", "440"), ("phone", "880")] {
+            let made = Tool.run(
+                ffmpeg,
+                [
+                    "-v", "error", "-f", "lavfi", "-i", "testsrc=size=320x240:rate=25", "-f", "lavfi", "-i",
+                    "sine=frequency=\(tone)", "-t", "30", "-c:v", "libx264", "-preset", "ultrafast", "-g", "25", "-bf",
+                    "0", "-pix_fmt", "yuv420p", "-c:a", "aac", cluster.file("\(name)-clip.mp4"),
+                ])
+            try #require(made != nil, "ffmpeg cannot make a clip")
+        }
+        func media(_ name: String) -> [String] {
+            [
+                "--file", cluster.file("\(name)-clip.mp4"), "--record", cluster.file("\(name).mp4"), "--log",
+                cluster.file("\(name).log"), "--json",
+            ]
+        }
+        let door = try cluster.start(
+            ["answer", "bell", "--node", "1", "--count", "1"] + media("door"), output: cluster.file("door.out"),
+            errors: cluster.file("door.err"))
+        try await Task.sleep(for: .seconds(2))
+        let phone = try cluster.start(
+            ["call", "bell", "--node", "2", "--hang-up-after", "8"] + media("phone"), output: cluster.file("phone.out"),
+            errors: cluster.file("phone.err"))
+        try await Task.sleep(for: .seconds(4))
+        #expect(try cluster.run("cluster", "kill", "3").status == 0)
+        for process in [phone, door] { process.waitUntilExit() }
+        for name in ["door", "phone"] {
+            let said = Cluster.text(cluster.file("\(name).out")) + Cluster.text(cluster.file("\(name).err"))
+            #expect(said.contains("\"event\":\"media\""), "\(said)")
+            let log = Frames(cluster.file("\(name).log"))
+            #expect(log.lines.count > 300 && log.lostCount == 0, "\(log.lines.count) frames, \(log.lostCount) lost")
+            let times = try packets(cluster.file("\(name).mp4"))
+            let (video, audio) = (times["video"] ?? [], times["audio"] ?? [])
+            #expect(
+                video.count + audio.count == log.lines.count(where: { $0.bytes > 0 }), "\(times.mapValues(\.count))")
+            #expect(video.count > 150 && audio.count > 150)
+            // Both tracks end together: they are in step.
+            #expect(abs((video.last ?? 0) - (audio.last ?? 99)) < 0.1)
+        }
+    }
+}
