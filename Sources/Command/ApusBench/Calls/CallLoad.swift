@@ -285,6 +285,8 @@ final class CallLoad: Sendable {
 
     /// Calls of each pair that end before the memory is measured.
     private static let endedCallCount = 2
+    /// How long nodes keep the state of a call that has ended (`calls.ended_time`), and some time for the last ones.
+    private static let endedTime = Duration.seconds(63)
 
     /// Places a call of each pair, lets all of them go on for a time, and ends them.
     func memory() async throws -> CallMemory {
@@ -292,7 +294,7 @@ final class CallLoad: Sendable {
         // The sign-ins have left free memory in the nodes' heaps. These calls take it: their states are kept for a
         // minute.
         for _ in 0..<Self.endedCallCount { _ = try await Self.each(pairs.count) { await self.call($0) } }
-        let before = try residentBytes()
+        let (fillEnd, before) = (MonotonicTime.now(), try residentBytes())
         let connected = try await Self.each(pairs.count) { number -> (CallOutcome, String?) in
             var id: String?
             let outcome = await Self.outcome { step, times throws(ApusError) in
@@ -303,7 +305,8 @@ final class CallLoad: Sendable {
         memory.calls = connected.count { $0.1 != nil }
         try await Task.sleep(for: .seconds(3))
         memory.kibibytes = (try residentBytes() - before) / 1024 / Double(max(1, memory.calls))
-        // Each call renews its claims every 20 seconds.
+        // Once the ended calls are forgotten. Each call in progress renews its claims every 20 seconds.
+        try await Task.sleep(for: max(.zero, fillEnd + Self.endedTime - .now()))
         let (start, busy) = (MonotonicTime.now(), try nodeSeconds())
         try await Task.sleep(for: .seconds(20))
         let share = (try nodeSeconds() - busy) / ((.now() - start).milliseconds / 1000) - idleShare

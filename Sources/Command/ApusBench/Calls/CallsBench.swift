@@ -137,7 +137,7 @@ struct BenchCallsCommand: AsyncParsableCommand {
             }
             guard next >= 1 else { break }
             // What is still on its way arrives.
-            try await Task.sleep(for: .seconds(2))
+            try await Task.sleep(for: .seconds(3))
         }
         return (good ?? 0, steps)
     }
