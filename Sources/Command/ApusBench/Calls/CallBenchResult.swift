@@ -129,8 +129,15 @@ struct CallBenchResult {
             }
         }
         let numbers = [["MEASURE", "VALUE"]] + values.map { [$0.says, String(format: "%.1f", $0.value)] }
-        return (TextTable.lines(rows) + [""] + TextTable.lines(numbers) + failures + [Self.differences])
+        return (TextTable.lines(rows) + [""] + TextTable.lines(numbers) + tried + failures + [Self.differences])
             .joined(separator: "\n")
+    }
+
+    private var tried: [String] {
+        steps.map { step in
+            String(
+                format: "apus: %.0f/s: start → ring p99 %.1f ms, %d failed", step.rate, step.p99, step.failed)
+        }
     }
 
     private var failures: [String] {
@@ -152,8 +159,11 @@ struct CallBenchResult {
         var values: [(key: String, says: String, value: Double)] = []
         for (name, part) in [("apus", apus), ("kamailio", kamailio ?? CallPart())] where part.count > 0 {
             values.append(("\(name)_cpu_us", "\(name): server CPU for each call, µs", part.cpu))
-            let clients = part.clientSeconds * 1e6 / Double(part.count)
-            values.append(("\(name)_client_cpu_us", "\(name): client CPU for each call, µs", clients))
+            // That of sipp is not measured.
+            if part.clientSeconds > 0 {
+                let clients = part.clientSeconds * 1e6 / Double(part.count)
+                values.append(("\(name)_client_cpu_us", "\(name): client CPU for each call, µs", clients))
+            }
             values.append(("\(name)_per_s", "\(name): calls a second", Double(part.count) / part.seconds))
             values.append(("\(name)_failed", "\(name): calls that did not finish", Double(part.failed)))
         }

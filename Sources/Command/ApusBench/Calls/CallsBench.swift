@@ -4,8 +4,8 @@ import ArgumentParser
 import Foundation
 import NIOPosix
 
-/// `apus-bench calls`: the signaling of calls across three nodes at a fixed rate, of forked calls, the highest rate, and
-/// the memory of calls in progress; in the same run kamailio with sipp.
+/// `apus-bench calls`: the signaling of calls across three nodes at a fixed rate and of forked calls, the highest rate,
+/// and the memory of calls in progress; in the same run kamailio with sipp.
 struct BenchCallsCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "calls", abstract: "Place calls across three nodes, beside kamailio with sipp.")
