@@ -58,6 +58,8 @@ package final class CallService: Service, Sendable {
     private static let finishedMax = 1024
     /// Apps that wait to be notified by push. One more is left out: its call asks again.
     private static let pushesMax = 1024
+    /// Records that are written at once.
+    private static let writesMax = 32
     private static let lookInterval = Duration.milliseconds(500)
 
     /// Registers the kinds of entities, and the messages between nodes. Created once, before the node is a member.
@@ -341,15 +343,24 @@ package final class CallService: Service, Sendable {
     }
 
     private func writeRecords() async {
-        for await state in finished {
-            guard let id = CallID(rawValue: state.id), let call = try? ref(id) else { continue }
-            do throws(ApusError) {
-                try await records.write(state)
-                try call.tell(CallNote.with { $0.kind = .recordWritten })
-            } catch {
-                // The call asks again.
-                log.debug("The record of a call cannot be written", metadata: Logger.facts(of: error))
+        await withTaskGroup(of: Void.self) { group in
+            var count = 0
+            for await state in finished {
+                // The store commits those together that come together.
+                if count >= Self.writesMax { await group.next() } else { count += 1 }
+                group.addTask { await self.writeRecord(of: state) }
             }
+        }
+    }
+
+    private func writeRecord(of state: CallState) async {
+        guard let id = CallID(rawValue: state.id), let call = try? ref(id) else { return }
+        do throws(ApusError) {
+            try await records.write(state)
+            try call.tell(CallNote.with { $0.kind = .recordWritten })
+        } catch {
+            // The call asks again.
+            log.debug("The record of a call cannot be written", metadata: Logger.facts(of: error))
         }
     }
 

@@ -8,6 +8,8 @@ enum CallMeasure: String, CaseIterable, Sendable {
     /// Of a forked call.
     case allRing = "all_ring"
     case stopped
+    /// Of a call with media.
+    case firstFrames = "first_frames"
 
     var says: String {
         switch self {
@@ -18,6 +20,7 @@ enum CallMeasure: String, CaseIterable, Sendable {
         case .ended: "hang-up → end at the other side"
         case .allRing: "start → ring at all 3 apps"
         case .stopped: "accept → stopped at the others"
+        case .firstFrames: "accept → first frames at both sides"
         }
     }
 }
@@ -99,6 +102,7 @@ struct CallBenchResult {
     var apus = CallPart()
     var kamailio: CallPart?
     var forks: CallPart?
+    var media: CallPart?
     /// The highest rate that kept the bound, and the rates that were tried with their p99 and failures.
     var highest: Double?
     var steps: [(rate: Double, p99: Double, failed: Int)] = []
@@ -108,12 +112,12 @@ struct CallBenchResult {
 
     /// All calls but those of the search finished.
     var isClean: Bool {
-        apus.failed == 0 && (forks?.failed ?? 0) == 0 && (kamailio?.failed ?? 0) == 0
+        apus.failed == 0 && (forks?.failed ?? 0) == 0 && (media?.failed ?? 0) == 0 && (kamailio?.failed ?? 0) == 0
             && (memory?.failures.isEmpty ?? true)
     }
 
     private var parts: [(name: String, part: CallPart)] {
-        [("apus", apus), ("apus_forked", forks), ("kamailio", kamailio)].compactMap { name, part in
+        [("apus", apus), ("apus_forked", forks), ("apus_media", media), ("kamailio", kamailio)].compactMap { name, part in
             part.flatMap { $0.count > 0 ? (name, $0) : nil }
         }
     }
@@ -173,6 +177,10 @@ struct CallBenchResult {
         if let forks {
             values.append(("forks_cpu_us", "apus: server CPU for each forked call, µs", forks.cpu))
             values.append(("forks_failed", "apus: forked calls that did not finish", Double(forks.failed)))
+        }
+        if let media {
+            values.append(("media_cpu_us", "apus: server CPU for each call with media, µs", media.cpu))
+            values.append(("media_failed", "apus: calls with media that did not finish", Double(media.failed)))
         }
         if let highest {
             values.append(("highest_per_s", "apus: highest rate with start → ring p99 in the bound, /s", highest))

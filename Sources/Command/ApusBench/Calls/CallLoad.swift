@@ -157,6 +157,11 @@ final class CallLoad: Sendable {
         }
     }
 
+    /// The same with media: each side sends a frame.
+    func media(rate: Double, seconds: Double) async throws -> CallPart {
+        try await place(rate: rate, seconds: seconds, of: pairs.count, from: 0) { await self.mediaCall($0) }
+    }
+
     private func place(
         rate: Double, seconds: Double, of callerCount: Int, from first: Int,
         _ call: @escaping @Sendable (Int) async -> CallOutcome
@@ -203,6 +208,30 @@ final class CallLoad: Sendable {
         await Self.outcome { step, times throws(ApusError) in
             let pair = self.pairs[number]
             let id = try await self.connect(pair, reportsMedia: self.hasMedia, &step, &times)
+            step = "hang-up"
+            try await Self.hangUp(id, by: pair.app, reaching: pair.device, &times)
+        }
+    }
+
+    private func mediaCall(_ number: Int) async -> CallOutcome {
+        await Self.outcome { step, times throws(ApusError) in
+            let pair = self.pairs[number]
+            let id = try await pair.app.session.startCall(to: [.device(pair.id)]).id
+            step = "ring"
+            _ = try await pair.device.next(.ring, of: id)
+            step = "accept"
+            let accept = MonotonicTime.now()
+            try Self.check(try await pair.device.session.acceptCall(id))
+            let called = CallBenchSide(pair.device.session, id)
+            defer { called.stop() }
+            _ = try await pair.app.next(.accepted, of: id)
+            let calling = CallBenchSide(pair.app.session, id)
+            defer { calling.stop() }
+            step = "media"
+            let last = max(try await called.firstFrame(), try await calling.firstFrame())
+            times[.firstFrames] = (last - accept).milliseconds
+            step = "connect"
+            for client in [pair.device, pair.app] { try Self.check(try await client.session.reportCallConnected(id)) }
             step = "hang-up"
             try await Self.hangUp(id, by: pair.app, reaching: pair.device, &times)
         }

@@ -4,14 +4,14 @@ import ArgumentParser
 import Foundation
 import NIOPosix
 
-/// `apus-bench calls`: the signaling of calls across three nodes at a fixed rate and of forked calls, the highest rate,
-/// and the memory of calls in progress; in the same run kamailio with sipp.
+/// `apus-bench calls`: the signaling of calls across three nodes at a fixed rate, forked calls, calls with media, the
+/// highest rate, and the memory of calls in progress; in the same run kamailio with sipp.
 struct BenchCallsCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "calls", abstract: "Place calls across three nodes, beside kamailio with sipp.")
 
     enum Part: String, ExpressibleByArgument, CaseIterable {
-        case steady, forks, highest, memory
+        case steady, forks, media, highest, memory
     }
 
     @Option(help: "Place this number of calls a second.") var rate = 200.0
@@ -22,6 +22,7 @@ struct BenchCallsCommand: AsyncParsableCommand {
     @Option(help: "Use this number of accounts with an app and a device.") var pairs = 1200
     @Option(help: "Use this number of accounts whose device calls three apps.") var families = 100
     @Option(help: "Place this number of forked calls a second.") var forkRate = 25.0
+    @Option(help: "Place this number of calls with media a second.") var mediaRate = 25.0
     @Option(help: "For the highest rate, keep p99 of start → ring within this, in milliseconds.") var bound = 25.0
     @Option(help: "Set the length of a step to the highest rate, in seconds.") var stepSeconds = 8.0
     @Option(help: "Keep this number of calls in progress for their memory.") var calls = 2000
@@ -37,7 +38,7 @@ struct BenchCallsCommand: AsyncParsableCommand {
     func validate() throws {
         guard (1...10_000).contains(rate), (1...3600).contains(seconds), (0...600).contains(warmUp),
             (1...100).contains(rounds), (1...100_000).contains(pairs), (1...10_000).contains(families),
-            (1...10_000).contains(forkRate), (1...600).contains(stepSeconds), (1...100_000).contains(calls)
+            (1...10_000).contains(forkRate), (1...10_000).contains(mediaRate), (1...600).contains(stepSeconds), (1...100_000).contains(calls)
         else { throw ValidationError("a number is out of range") }
         guard (1_024...32_500).contains(basePort) else { throw ValidationError("--base-port must be 1024 to 32500") }
     }
@@ -108,6 +109,11 @@ struct BenchCallsCommand: AsyncParsableCommand {
             let part = try await load.forks(rate: forkRate, seconds: seconds / 2)
             say("forked", part)
             result.forks = part
+        }
+        if parts.contains(.media) {
+            let part = try await load.media(rate: mediaRate, seconds: seconds / 2)
+            say("with media", part)
+            result.media = part
         }
         if parts.contains(.highest) {
             (result.highest, result.steps) = try await highest(load)
