@@ -11,7 +11,7 @@ struct PushTests {
         ringEndMs: 1_700_000_030_500)
 
     private func message(_ provider: String, _ content: CallPushContent = content) throws -> [String: Any] {
-        let registration = try PushRegistration(provider: provider, token: "t0k", topic: "com.example.door")
+        let registration = try PushRegistration(provider: provider, token: "70cafe", topic: "com.example.door")
         let bytes = content.message(to: registration, access: "phone")
         return try #require(JSONSerialization.jsonObject(with: Data(bytes)) as? [String: Any])
     }
@@ -30,7 +30,7 @@ struct PushTests {
     func payload() throws {
         let message = try message("webhook")
         #expect(message["type"] as? String == "call.ring" && message["account"] as? String == "family")
-        #expect(message["access"] as? String == "phone" && message["token"] as? String == "t0k")
+        #expect(message["access"] as? String == "phone" && message["token"] as? String == "70cafe")
         #expect(message["expires"] as? Int == 1_700_000_030)
         let body = try #require(message["body"] as? [String: Any])
         #expect(body["ts"] as? Int == 1_700_000_000 && body["voipEnable"] as? Bool == true)
@@ -63,7 +63,7 @@ struct PushTests {
         let fcm = try message("fcm")
         let body = try #require(fcm["body"] as? [String: Any])
         let inner = try #require(body["message"] as? [String: Any])
-        #expect(inner["token"] as? String == "t0k")
+        #expect(inner["token"] as? String == "70cafe")
         #expect(inner["android"] as? [String: String] == ["priority": "HIGH", "ttl": "30s"])
         let data = try #require(inner["data"] as? [String: String])
         #expect(data["ts"] == "1700000000" && data["voipEnable"] == "true")
@@ -74,7 +74,10 @@ struct PushTests {
     @Test("A registration names a provider, a token of 1 to 1,024 bytes, and for APNs a topic (21031)")
     func registrations() {
         let long = String(repeating: "x", count: 1025)
-        let cases = [("sms", "t", ""), ("webhook", "", ""), ("fcm", long, ""), ("fcm", "t", long), ("apns", "t", "")]
+        let cases = [
+            ("sms", "t", ""), ("webhook", "", ""), ("fcm", long, ""), ("fcm", "t", long), ("apns", "a0", ""),
+            ("apns", "../../x", "a.b"), ("fcm", "a b", ""), ("webhook", "a\r\nb", ""), ("apns", "a0", "a\r\nX: 1"),
+        ]
         for (provider, token, topic) in cases {
             #expect(throws: ApusError(.badParameter)) {
                 _ = try PushRegistration(provider: provider, token: token, topic: topic)

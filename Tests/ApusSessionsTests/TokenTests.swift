@@ -361,7 +361,11 @@ struct TicketSealerTests {
         let renewed = try sealer.seal(try sealer.open(ticket, wallSeconds: 99), expiresAt: 2_000)
         #expect(throws: ApusError(.tokenExpired)) { try sealer.open(renewed, wallSeconds: 100) }
         let device = DeviceID(unchecked: "cam-1")
+        let inCall = try sealer.sealGrant(session, device: device, peers: [device], expiresAt: 1_000)
+        #expect(sealer.peers(of: inCall, session, device: device, wallSeconds: 5) == [device])
+        #expect(!sealer.allows(inCall, session, device: device, wallSeconds: 5), "it is one of a call's channel")
         let grant = try sealer.sealGrant(session, device: device, expiresAt: 1_000)
+        #expect(sealer.peers(of: grant, session, device: device, wallSeconds: 5) == nil)
         #expect(sealer.allows(grant, session, device: device, wallSeconds: 99))
         #expect(!sealer.allows(grant, session, device: device, wallSeconds: 100))
     }

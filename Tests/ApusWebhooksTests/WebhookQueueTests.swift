@@ -8,8 +8,8 @@ struct WebhookQueueTests {
 
     private let start = MonotonicTime(nanoseconds: 1_000_000_000)
 
-    private func message(_ id: String, lasts: Duration = .seconds(30)) -> WebhookMessage {
-        WebhookMessage(id: id, body: [1], expiresAt: start + lasts)
+    private func message(_ id: String, of owner: String = "", lasts: Duration = .seconds(30)) -> WebhookMessage {
+        WebhookMessage(id: id, owner: owner.isEmpty ? id : owner, body: [1], expiresAt: start + lasts)
     }
 
     private func machine(
@@ -67,6 +67,27 @@ struct WebhookQueueTests {
         #expect(try machine.add(message("d"), at: later) == [])
         #expect(machine.answered("b", .accepted, at: later).last == .send(message("d")))
         #expect(machine.answered("c", .accepted, at: later).last == .send(message("a")))
+    }
+
+    @Test("An owner has an eighth of the queue, and another one's messages have room")
+    func shares() throws {
+        var machine = machine { $0.countMax = 16 }
+        for id in ["a", "b"] { _ = try machine.add(message(id, of: "one"), at: start) }
+        #expect(throws: ApusError(.overloaded)) { try machine.add(message("c", of: "one"), at: start) }
+        _ = try machine.add(message("d", of: "other"), at: start)
+    }
+
+    @Test("A message that is dropped is not sent again; one that is being sent ends with its attempt")
+    func dropped() throws {
+        var machine = machine()
+        _ = try machine.add(message("a"), at: start)
+        #expect(machine.drop("a", at: start) == [])
+        #expect(machine.answered("a", .unavailable, at: start).count == 1)
+        #expect(machine.count == 0)
+        _ = try machine.add(message("b"), at: start)
+        _ = machine.answered("b", .unavailable, at: start)
+        #expect(machine.drop("b", at: start) == [.ended(message("b"), .expired)])
+        #expect(machine.drop("b", at: start) == [])
     }
 
     @Test("A full queue refuses a further message (10007), and takes it when there is room")

@@ -24,7 +24,7 @@ struct WebhookSenderTests {
     }
 
     private func message(_ id: String, _ body: String = "{}", lasts: Duration = .seconds(20)) -> WebhookMessage {
-        WebhookMessage(id: id, body: Array(body.utf8), expiresAt: .now() + lasts)
+        WebhookMessage(id: id, owner: id, body: Array(body.utf8), expiresAt: .now() + lasts)
     }
 
     @Test(

@@ -9,8 +9,9 @@ private final class ScriptedInterface: CallInterface {
     let steps = Mutex<[String]>([])
     private let actions = Mutex<CallActions?>(nil)
     private let failure: ApusError?
+    let isIncoming: Bool
 
-    init(failure: ApusError? = nil) { self.failure = failure }
+    init(failure: ApusError? = nil, isIncoming: Bool) { (self.failure, self.isIncoming) = (failure, isIncoming) }
 
     private func note(_ step: String) { steps.withLock { $0.append(step) } }
 
@@ -39,7 +40,7 @@ private final class ScriptedManager: CallInterfaceManager {
     }
 
     func makeInterface(for call: CallCenter.Entry) async -> any CallInterface {
-        let view = ScriptedInterface(failure: failure)
+        let view = ScriptedInterface(failure: failure, isIncoming: !call.isOutgoing)
         views.withLock { $0[call.id] = view }
         return view
     }
@@ -128,6 +129,42 @@ struct CallCenterTests {
         #expect(pushed?.error.code == .callDataInvalid)
     }
 
+    @Test("Of two calls that cross, one rings at the other side and can be accepted (CALL-8, CALL-12)")
+    func crossing() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_260)
+        defer { cluster.down() }
+        let bell = try CenterClient(cluster, 1, device: "bell")
+        let phone = try CenterClient(cluster, 2)
+        defer { for client in [bell, phone] { client.close() } }
+        for client in [bell, phone] { client.center.register(client.manager) }
+        let local = AccountID(unchecked: "local")
+        for round in 0..<4 {
+            async let one = try? phone.center.startCall(to: [.device(Self.bell)], identifier: "screen_ipc")
+            async let other = try? bell.center.startCall(to: [.account(local)], identifier: "screen_ipc")
+            let calls = await [one, other].compactMap(\.self)
+            var accepted = false
+            for _ in 0..<200 where !accepted && !calls.isEmpty {
+                for (called, call) in [bell, phone].flatMap({ client in calls.map { (client, $0) } }) {
+                    guard let view = called.manager.views.withLock({ $0[call.id] }), view.isIncoming,
+                        (try? await view.executor?.onAccept()) != nil
+                    else { continue }
+                    accepted = true
+                    let caller = called === bell ? phone : bell
+                    _ = try await caller.manager.view(call.id, after: "accepted")
+                    try await view.executor?.onHangUp()
+                    _ = try await caller.manager.view(call.id, after: "dismiss")
+                    break
+                }
+                try await Task.sleep(for: .milliseconds(50))
+            }
+            // In the first rounds a client may not take calls yet.
+            #expect(accepted || calls.isEmpty, "round \(round): no call of \(calls.map(\.id)) can be accepted")
+            for client in [bell, phone] {
+                for _ in 0..<200 where client.center.isOnCalling { try await Task.sleep(for: .milliseconds(50)) }
+            }
+        }
+    }
+
     @Test(
         "A view that cannot be shown ends its call; a network change is an exception for the other side (CALL-14)"
     )
@@ -142,7 +179,7 @@ struct CallCenterTests {
             try await phone.center.startCall(to: [.device(Self.bell)], identifier: "screen_ipc")
         }
         let rejected = try await phone.manager.view(call.id, after: "dismiss")
-        #expect(rejected.steps.withLock { $0.last { $0.hasPrefix("end") } } == "end -2510")
+        #expect(rejected.steps.withLock { $0.last { $0.hasPrefix("end") } } == "end -2512")
         #expect(await bell.center.invalidCalls.first { $0.id == call.id }?.error.code == .unavailable)
 
         let other = try CenterClient(cluster, 3, device: "other")

@@ -134,7 +134,7 @@ struct CallMediaTests {
         defer { for client in [bell, owner, guest] { client.close() } }
         let guests = AccountID(unchecked: "guests")
         try await owner.session.share(Self.bell, with: guests, control: true)
-        let (_, guestSide, bellSide) = try await accepted(guest, bell)
+        let (call, guestSide, bellSide) = try await accepted(guest, bell)
         async let sending: Void = bellSide.send(250)
         try await Task.sleep(for: .seconds(1))
         try await owner.session.unshare(Self.bell, with: guests)
@@ -145,6 +145,9 @@ struct CallMediaTests {
         #expect(guestSide.received.count == count, "frames have arrived after the right was lost")
         let ends = try await guestSide.ends(within: .seconds(10))
         #expect(ends.publisher?.code == .illegalRelation && ends.player?.code == .illegalRelation, "\(ends)")
+        // The device is free again for its owner.
+        #expect(try await bell.end(call)?.code == .mediaDisconnected)
+        try await owner.session.hangUpCall(try await owner.ring(bell))
     }
 
     /// The times of a recording's packets, by the kind of their track, in seconds.

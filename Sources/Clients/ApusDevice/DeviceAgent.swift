@@ -9,10 +9,18 @@ import Synchronization
 /// (CALL-13).
 ///
 /// Concurrency model: the source's thread delivers events, in order; the publisher handles them on the session's event
-/// loop. ``run()`` waits for the end.
+/// loop. ``run()`` waits for the end, and is called once.
 public final class DeviceAgent: Sendable {
+    private struct State {
+        var source: any MediaSource
+        /// Grows with each source. Events of earlier ones are ignored.
+        var generation = 0
+        var media = OutgoingMedia()
+        var isRunning = false
+    }
+
     private let session: ClientSession
-    private let source: any MediaSource
+    private let state: Mutex<State>
     private let frameLog: FrameLog?
     private let log: Logger
     private let publisher: Publisher
@@ -28,7 +36,7 @@ public final class DeviceAgent: Sendable {
         frameLog: FrameLog? = nil, log: Logger
     ) {
         self.session = session
-        self.source = source
+        state = Mutex(State(source: source))
         self.frameLog = frameLog
         self.log = log
         let (ending, endingFeed) = AsyncStream<ApusError?>.makeStream()
@@ -55,27 +63,66 @@ public final class DeviceAgent: Sendable {
     /// - Throws: the error of the source or the cluster: 10026, 10024, 12004; −2508, −2522 and 8003 for a call.
     public func run() async throws(ApusError) {
         publisher.start()
-        source.start { [publisher, endingFeed] event in
-            switch event {
-            case .configuration(let track, let configuration):
-                var payload = ByteBuffer()
-                configuration.encode(into: &payload)
-                publisher.send(
-                    track: track, ptsMicroseconds: 0, dtsDeltaMicroseconds: 0, flags: .configuration, payload: payload)
-            case .frame(let track, let pts, let dtsDelta, let flags, let payload):
-                publisher.send(
-                    track: track, ptsMicroseconds: pts, dtsDeltaMicroseconds: dtsDelta, flags: flags, payload: payload)
-            case .ended: endingFeed.yield(nil)
-            case .failed(let error): endingFeed.yield(error)
-            }
+        let (first, generation) = state.withLock { state in
+            state.isRunning = true
+            return (state.source, state.generation)
         }
+        start(first, generation)
         var result: ApusError?
         for await error in ending {
             result = error
             break
         }
-        source.stop()
+        let last = state.withLock { state in
+            state.isRunning = false
+            state.generation += 1
+            return state.source
+        }
+        last.stop()
         publisher.stop()
         if let result { throw result }
+    }
+
+    /// Sends nothing of this kind until it is sent again: the microphone is off, or the camera closed (IV-C7, IV-C8).
+    /// Video goes on with its next key frame. May be called from any task.
+    public func setMuted(_ kind: MediaKind, _ isMuted: Bool) { state.withLock { $0.media.setMuted(kind, isMuted) } }
+
+    /// Sends another source from now on, such as that of another camera (IV-C8). May be called from any task.
+    public func switchSource(to source: any MediaSource) {
+        let (earlier, generation) = state.withLock { state in
+            let earlier = state.source
+            state.source = source
+            state.generation += 1
+            state.media.sourceChanged()
+            return (earlier, state.isRunning ? state.generation : nil)
+        }
+        earlier.stop()
+        if let generation { start(source, generation) }
+    }
+
+    private func start(_ source: any MediaSource, _ generation: Int) {
+        source.start { [weak self] event in self?.received(event, generation) }
+    }
+
+    private func received(_ event: SourceEvent, _ generation: Int) {
+        // The lock keeps the frames of two sources in order; sending does not wait.
+        state.withLock { state in
+            guard generation == state.generation else { return }
+            switch event {
+            case .configuration(let track, let configuration):
+                state.media.configured(track, configuration)
+                var payload = ByteBuffer()
+                configuration.encode(into: &payload)
+                publisher.send(
+                    track: track, ptsMicroseconds: 0, dtsDeltaMicroseconds: 0, flags: .configuration, payload: payload)
+            case .frame(let track, let pts, let dtsDelta, let flags, let payload):
+                guard let time = state.media.time(of: track, ptsMicroseconds: pts, flags: flags) else { return }
+                publisher.send(
+                    track: track, ptsMicroseconds: time, dtsDeltaMicroseconds: dtsDelta, flags: flags,
+                    payload: payload)
+            case .ended: endingFeed.yield(nil)
+            case .failed(let error): endingFeed.yield(error)
+            }
+        }
     }
 }

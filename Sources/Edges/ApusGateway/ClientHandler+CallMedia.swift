@@ -5,6 +5,7 @@ import ApusCore
 import ApusMedia
 import ApusSessions
 import ApusWire
+import Foundation
 import NIOCore
 
 /// Streams of calls (CALL-13): a client publishes its side, and plays the other.
@@ -12,7 +13,7 @@ extension ClientHandler {
     func publishInCall(_ request: ClientPublishRequest, _ call: UInt32) {
         guard let session else { return }
         guard hasRoomForStream else { return fail(call, ApusError(.tooManyStreams)) }
-        guard request.source == 0 else {
+        guard request.source == ClientPublishRequest.sourceOfCalls else {
             return fail(call, ApusError(.badParameter, "a side of a call has one source"))
         }
         let name = request.call
@@ -26,11 +27,10 @@ extension ClientHandler {
         }
         // A session that was superseded publishes nothing new.
         guard isConfirmed else { return hold(request, call) }
-        open(name, call) { [self] side in
-            callsWithMedia.insert(name)
+        open(name, call) { [self] right in
             raiseFrameLimit()
             publish(
-                CallChannel.published(by: side, of: name), of: session.account, request, call, isConfirmed: true)
+                CallChannel.published(by: right.side, of: name), of: session.account, request, call, isConfirmed: true)
         }
     }
 
@@ -43,23 +43,35 @@ extension ClientHandler {
         let (name, after) = (request.call, request.position)
         if let channel = granted(request.grant.map { $0 }, name, isPublished: false), let media = callMedia {
             media.resume(name, for: session, on: self, onChange: onChange(of: name))
-            return start(channel, after: after, call, inCall: name)
+            return start(channel, after: after, call, inCall: name, grant: request.grant)
         }
-        open(name, call) { [self] side in
-            callsWithMedia.insert(name)
-            start(CallChannel.published(by: side.other, of: name), after: after, call, inCall: name)
+        open(name, call) { [self] right in
+            start(CallChannel.published(by: right.side.other, of: name), after: after, call, inCall: name)
         }
+    }
+
+    /// Ends streams that were opened while the call ended.
+    func checkCall(_ name: String) {
+        guard !name.isEmpty, !(callMedia?.isOpen(name, on: self) ?? false) else { return }
+        changed(name, .ended(ApusError(.callUnknown)))
+    }
+
+    /// The grant of a stream of a call: a new one once the call has answered, and until then the one that it has.
+    func grant(for channel: ChannelID, of name: String, isPublished: Bool, earlier: Data) -> Data {
+        guard let right = callsWithMedia[name], let session else { return earlier }
+        return Data(
+            gateway.service.sessions.grant(session, call: channel, isPublished: isPublished, peer: right.peer))
     }
 
     /// True if a stream may start a new run.
     func isPublishingConfirmed(_ name: String) -> Bool {
-        isConfirmed && (name.isEmpty || callsWithMedia.contains(name))
+        isConfirmed && (name.isEmpty || callsWithMedia[name] != nil)
     }
 
     private var callMedia: (any CallMedia)? { gateway.service.clients.callMedia }
 
     /// Asks the call, and opens the stream if it permits that.
-    private func open(_ name: String, _ call: UInt32, _ body: @escaping (CallChannel.Side) -> Void) {
+    private func open(_ name: String, _ call: UInt32, _ body: @escaping (CallMediaRight) -> Void) {
         guard let session, let media = callMedia else {
             return fail(call, ApusError(.notAllowed, "this node has no calls"))
         }
@@ -69,7 +81,7 @@ extension ClientHandler {
         openingCount += 1
         let body = NIOLoopBound(body, eventLoop: eventLoop)
         gateway.run { [self] in
-            let result: Result<CallChannel.Side, ApusError>
+            let result: Result<CallMediaRight, ApusError>
             do throws(ApusError) {
                 result = .success(try await media.open(name, for: session, on: self, onChange: onChange(of: name)))
             } catch {
@@ -79,7 +91,11 @@ extension ClientHandler {
                 openingCount -= 1
                 switch result {
                 case .failure(let error): fail(call, error)
-                case .success(let side): if self.session != nil { body.value(side) }
+                case .success(let right):
+                    guard self.session != nil else { return }
+                    guard media.isOpen(name, on: self) else { return fail(call, ApusError(.callUnknown)) }
+                    callsWithMedia[name] = right
+                    body.value(right)
                 }
             }
         }
@@ -102,14 +118,14 @@ extension ClientHandler {
     private func changed(_ name: String, _ change: CallMediaChange) {
         guard session != nil else { return }
         switch change {
-        case .confirmed:
-            callsWithMedia.insert(name)
-            raiseFrameLimit()
+        case .confirmed(let right):
+            guard callMedia?.isOpen(name, on: self) ?? false else { return }
+            callsWithMedia[name] = right
             for stream in published.values where stream.call == name && isPublishingConfirmed(name) {
                 stream.handle.confirm()
             }
         case .ended(let error):
-            callsWithMedia.remove(name)
+            callsWithMedia[name] = nil
             for (number, stream) in published where stream.call == name { stream.sink.publishFailed(number, error) }
             for (number, stream) in played where stream.call == name {
                 stream.receipt?.close()
@@ -117,10 +133,13 @@ extension ClientHandler {
                 stream.sink.streamChanged(number, to: .ended(error))
             }
             streamsChanged()
+            if published.isEmpty, session?.role != .device {
+                frameByteCountMax = gateway.configuration.appFrameByteCountMax
+            }
         }
     }
 
-    /// Frames of an app are as long as those of a device once it publishes.
+    /// Frames of an app are as long as those of a device while it publishes.
     private func raiseFrameLimit() { frameByteCountMax = gateway.configuration.deviceFrameByteCountMax }
 }
 

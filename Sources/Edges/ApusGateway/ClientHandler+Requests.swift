@@ -5,6 +5,7 @@ import ApusCore
 import ApusMedia
 import ApusSessions
 import ApusWire
+import Foundation
 import NIOCore
 import SwiftProtobuf
 
@@ -82,7 +83,8 @@ extension ClientHandler {
         let offer = PublishOffer(
             epoch: request.epoch, instance: request.instance, oldest: request.oldest, resumes: request.resumes,
             isConfirmed: isConfirmed)
-        let sink = PublishedSink(handler: self, call: call, channel: channel)
+        let sink = PublishedSink(
+            handler: self, call: call, channel: channel, inCall: request.call, grant: request.grant)
         gateway.service.channels.publish(channel, of: account, offer: offer, sink: sink) { [self] result in
             switch result {
             case .failure where !offer.isConfirmed && request.call.isEmpty: hold(request, call)
@@ -93,6 +95,7 @@ extension ClientHandler {
                 if !offer.isConfirmed, isPublishingConfirmed(request.call) { handle.confirm() }
                 published.updateValue(stream, forKey: handle.stream)?.handle.close()
                 streamsChanged()
+                checkCall(request.call)
             }
         }
     }
@@ -176,13 +179,15 @@ extension ClientHandler {
         }
     }
 
-    func start(_ channel: ChannelID, after: FramePosition?, _ call: UInt32, inCall name: String = "") {
+    func start(
+        _ channel: ChannelID, after: FramePosition?, _ call: UInt32, inCall name: String = "", grant: Data = Data()
+    ) {
         guard let account = session?.account else { return }
         guard !played.values.contains(where: { $0.channel == channel }) else {
             return fail(call, ApusError(.badParameter, "this connection already plays that channel"))
         }
         // The answer is sent before the first frame: the sink accepts no frame until it is opened.
-        let sink = PlayedSink(handler: self, call: call, channel: channel)
+        let sink = PlayedSink(handler: self, call: call, channel: channel, inCall: name, grant: grant)
         gateway.service.channels.play(channel, of: account, sink: sink, after: after) { [self] result in
             switch result {
             case .failure(let error): fail(call, error)
@@ -192,6 +197,7 @@ extension ClientHandler {
                 let new = PlayedStream(channel: channel, receipt: receipt, sink: sink, call: name)
                 played.updateValue(new, forKey: stream)?.receipt?.close()
                 streamsChanged()
+                checkCall(name)
             }
         }
     }

@@ -29,8 +29,8 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     private(set) lazy var calls = ClientCalls(
         gateway.service.clients, on: eventLoop, spawn: { [gateway] in gateway.run($0) },
         answer: { [weak self] in self?.answer($0, $1) })
-    /// The calls in which the client may publish, by their answers.
-    var callsWithMedia: Set<String> = []
+    /// The calls in which the client may publish and play, by their answers.
+    var callsWithMedia: [String: CallMediaRight] = [:]
     /// Events that wait for the socket.
     private var events: ClientEventQueue
     private let hasEnded = Atomic(false)

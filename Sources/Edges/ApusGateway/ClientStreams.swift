@@ -31,11 +31,15 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
     private let handler: ClientHandler
     private let call: UInt32
     private let channel: ChannelID
+    /// The session id of the call, and the client's grant; empty for a device's channel.
+    private let name: String
+    private let grant: Data
 
-    init(handler: ClientHandler, call: UInt32, channel: ChannelID) {
+    init(handler: ClientHandler, call: UInt32, channel: ChannelID, inCall name: String, grant: Data) {
         self.handler = handler
         self.call = call
         self.channel = channel
+        (self.name, self.grant) = (name, grant)
     }
 
     var eventLoop: any EventLoop { handler.eventLoop }
@@ -50,10 +54,10 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
             ClientPlayResponse.with {
                 $0.stream = stream
                 $0.endpoints = gateway.endpoints(of: channel)
-                $0.grant = Data(
-                    CallChannel.isReserved(channel.device)
-                        ? gateway.sessions.grant(session, call: channel, isPublished: false)
-                        : gateway.sessions.grant(session, device: channel.device))
+                $0.grant =
+                    name.isEmpty
+                    ? Data(gateway.sessions.grant(session, device: channel.device))
+                    : handler.grant(for: channel, of: name, isPublished: false, earlier: grant)
             }, correlation: call)
         receipt.open()
     }
@@ -82,6 +86,9 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
     private let handler: ClientHandler
     private let call: UInt32
     private let channel: ChannelID
+    /// The session id of the call, and the client's grant; empty for the device's own channel.
+    private let name: String
+    private let grant: Data
     private var isAnswered = false
     private var lastAcknowledged = MonotonicTime.zero
     /// The acknowledgement that is held back for the next one.
@@ -96,24 +103,23 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
     /// How long an acknowledgement is held. Longer than the interval of video frames, so that the next one replaces it.
     private static let holdMax = Duration.milliseconds(60)
 
-    init(handler: ClientHandler, call: UInt32, channel: ChannelID) {
+    init(handler: ClientHandler, call: UInt32, channel: ChannelID, inCall name: String, grant: Data) {
         self.handler = handler
         self.call = call
         self.channel = channel
+        (self.name, self.grant) = (name, grant)
     }
 
     var eventLoop: any EventLoop { handler.eventLoop }
 
     func publishOpened(_ stream: StreamNumber, epoch: UInt32, next: UInt64, isProtected: Bool) {
         isAnswered = true
-        var grant: [UInt8] = []
-        if CallChannel.isReserved(channel.device), let session = handler.session {
-            grant = handler.gateway.service.sessions.grant(session, call: channel, isPublished: true)
-        }
         handler.send(
             .response,
             ClientPublishResponse.with {
-                $0.grant = Data(grant)
+                if !name.isEmpty {
+                    $0.grant = handler.grant(for: channel, of: name, isPublished: true, earlier: grant)
+                }
                 $0.stream = stream
                 $0.next = next
                 $0.protected = isProtected

@@ -32,6 +32,9 @@ package final class SpoolDirectory: Sendable {
         }
     }
 
+    /// Removes a message that was not taken yet.
+    package func remove(_ id: String) { try? FileManager.default.removeItem(atPath: "\(path)/\(id).json") }
+
     private func take() -> Bool {
         counted.withLock { counted in
             let now = MonotonicTime.now()

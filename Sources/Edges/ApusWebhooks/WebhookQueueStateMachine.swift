@@ -9,7 +9,7 @@ import OrderedCollections
 ///
 /// A message is delivered at least once: an answer may be lost. Receivers recognize repetitions by its id.
 ///
-/// **Bound.** At most ``Limits/countMax`` messages are held. One more is refused.
+/// **Bound.** At most ``Limits/countMax`` messages are held, and an eighth of them for each owner. One more is refused.
 ///
 /// Pure: time comes in.
 package struct WebhookQueueStateMachine: Sendable {
@@ -22,6 +22,9 @@ package struct WebhookQueueStateMachine: Sendable {
         package var retryDelay = Duration.milliseconds(250)
         /// …and the longest one.
         package var retryDelayMax = Duration.seconds(8)
+
+        /// The most messages of one owner.
+        package var countOfOwnerMax: Int { max(1, countMax / 8) }
 
         package init() {}
     }
@@ -39,7 +42,7 @@ package struct WebhookQueueStateMachine: Sendable {
     package enum End: Sendable, Hashable {
         case accepted
         case refused
-        /// Its time was over before the receiver answered.
+        /// Its time was over before the receiver answered, or it was dropped.
         case expired
     }
 
@@ -76,9 +79,24 @@ package struct WebhookQueueStateMachine: Sendable {
     /// - Throws: 10007 if the queue is full.
     package mutating func add(_ message: WebhookMessage, at now: MonotonicTime) throws(ApusError) -> [Action] {
         guard entries[message.id] == nil else { return [] }
-        guard entries.count < limits.countMax else { throw ApusError(.overloaded, "too many messages wait") }
+        let own = entries.values.count { $0.message.owner == message.owner }
+        guard entries.count < limits.countMax, own < limits.countOfOwnerMax else {
+            throw ApusError(.overloaded, "too many messages wait")
+        }
         entries[message.id] = Entry(message: message, readyAt: now)
         return advance(at: now)
+    }
+
+    /// The message is of no use any more. An attempt that is in progress is the last one.
+    package mutating func drop(_ id: String, at now: MonotonicTime) -> [Action] {
+        guard let entry = entries[id] else { return [] }
+        guard !entry.isSending else {
+            entries[id]?.message.expiresAt = now
+            return []
+        }
+        var actions: [Action] = []
+        end(id, .expired, &actions)
+        return actions
     }
 
     /// The answer to an attempt.
@@ -125,10 +143,12 @@ package struct WebhookMessage: Sendable, Hashable {
     package let id: String
     /// JSON.
     package let body: [UInt8]
+    /// Who has a share of the messages that wait.
+    package let owner: String
     /// It is of no use afterwards.
-    package let expiresAt: MonotonicTime
+    package internal(set) var expiresAt: MonotonicTime
 
-    package init(id: String, body: [UInt8], expiresAt: MonotonicTime) {
-        (self.id, self.body, self.expiresAt) = (id, body, expiresAt)
+    package init(id: String, owner: String, body: [UInt8], expiresAt: MonotonicTime) {
+        (self.id, self.owner, self.body, self.expiresAt) = (id, owner, body, expiresAt)
     }
 }

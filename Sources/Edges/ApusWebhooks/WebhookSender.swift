@@ -32,6 +32,7 @@ package final class WebhookSender: Service {
     private let failed = Counter(label: "apus_push_attempts_failed_total")
     private let waiting = Gauge(label: "apus_push_waiting")
 
+    private static let answerByteCountMax = 64 << 10
     private static let tick = Duration.milliseconds(50)
 
     /// - Parameter wallSeconds: the clock of the signatures.
@@ -62,6 +63,12 @@ package final class WebhookSender: Service {
         } catch {
             drop(error)
         }
+    }
+
+    /// Does not send the message any more, and removes it from the spool directory.
+    package func drop(id: String) {
+        if let spool { NIOThreadPool.singleton.submit { _ in spool.remove(id) } }
+        perform(queue.withLock { $0.drop(id, at: .now()) })
     }
 
     private func drop(_ error: ApusError) {
@@ -105,6 +112,7 @@ package final class WebhookSender: Service {
         var settings = HTTPClient.Configuration(
             redirectConfiguration: .disallow,
             timeout: .init(connect: .nanoseconds(configuration.timeout.nanoseconds)))
+        settings.connectionPool.concurrentHTTP1ConnectionsPerHostSoftLimit = configuration.queue.sendingMax
         if let file = configuration.authorityFile {
             var tls = TLSConfiguration.makeClientConfiguration()
             tls.trustRoots = .file(file)
@@ -136,6 +144,8 @@ package final class WebhookSender: Service {
             let response = try await client.execute(
                 request, timeout: .nanoseconds(configuration.timeout.nanoseconds))
             answer = Self.answer(to: Int(response.status.code))
+            // Read, so that the connection can be used again.
+            _ = try? await response.body.collect(upTo: Self.answerByteCountMax)
             if answer != .accepted {
                 note([LogKey.reason: "HTTP \(response.status.code)", "apus.message": "\(message.id)"])
             }
@@ -166,7 +176,7 @@ package final class WebhookSender: Service {
     private func secret() throws(ApusError) -> [UInt8]? {
         guard let file = configuration.secretFile else { return nil }
         let text = try? String(contentsOfFile: file, encoding: .utf8)
-        guard let line = text?.split(separator: "\n").first, !line.isEmpty else {
+        guard let line = text?.split(whereSeparator: \.isNewline).first, !line.isEmpty else {
             throw ApusError(.configurationInvalid, "the secret of the webhook in \(file) cannot be read")
         }
         return Array(line.utf8)

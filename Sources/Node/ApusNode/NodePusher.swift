@@ -10,7 +10,9 @@ struct NodePusher: CallPusher {
 
     var isUsed: Bool { sender.isUsed }
 
-    func push(id: String, _ body: [UInt8], timeLeft: Duration) {
-        sender.send(WebhookMessage(id: id, body: body, expiresAt: .now() + timeLeft))
+    func push(id: String, owner: String, _ body: [UInt8], timeLeft: Duration) {
+        sender.send(WebhookMessage(id: id, owner: owner, body: body, expiresAt: .now() + timeLeft))
     }
+
+    func drop(id: String) { sender.drop(id: id) }
 }

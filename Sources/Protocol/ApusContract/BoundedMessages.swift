@@ -11,7 +11,10 @@ extension ClientUnsubscribeRequest: BoundedMessage {}
 extension ClientSleepRequest: BoundedMessage {}
 
 extension ClientPublishRequest: BoundedMessage {
-    package var isWithinBounds: Bool { source <= UInt32(UInt16.max) && oldest <= WireNumber.nextMax }
+    package var isWithinBounds: Bool {
+        let sourceMax = call.isEmpty ? UInt32(UInt16.max) : Self.sourceOfCalls
+        return source <= sourceMax && oldest <= WireNumber.nextMax
+    }
 }
 
 extension ClientPlayRequest: BoundedMessage {
@@ -60,6 +63,12 @@ extension ClientListSharesRequest: BoundedMessage {}
 extension ClientGetPresenceRequest: BoundedMessage {}
 extension ClientReportCallRequest: BoundedMessage {}
 extension ClientListCallsRequest: BoundedMessage {}
+
+extension ClientPublishRequest {
+    /// The source of a side of a call. It is no device's: a node that does not know calls refuses it.
+    package static let sourceOfCalls: UInt32 = 65_536
+}
+
 extension ClientRegisterPushRequest: BoundedMessage {}
 extension ClientUnregisterPushRequest: BoundedMessage {}
 

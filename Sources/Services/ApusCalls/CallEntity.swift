@@ -132,13 +132,12 @@ struct CallKind {
         let now = scope.wallMilliseconds
         var machine = try CallStateMachine(restoring: call.state, configuration)
         var actions: [CallAction] = []
-        if machine.state.phase != .unspecified, call.epoch != scope.epoch {
-            machine.handle(.restored, at: now, &actions)
-        }
+        let isRestored = machine.state.phase != .unspecified && call.epoch != scope.epoch
+        if isRestored { machine.handle(.restored, at: now, &actions) }
         let reply = try body(&machine, now, &actions)
         var index = 0
         while index < actions.count {
-            try perform(actions[index], &machine, now, &actions, &scope)
+            try perform(actions[index], &machine, now, &actions, &scope, isRestored: isRestored)
             index += 1
         }
         call = CallEntity()
@@ -152,7 +151,7 @@ struct CallKind {
 
     private func perform(
         _ action: CallAction, _ machine: inout CallStateMachine, _ now: Int64, _ actions: inout [CallAction],
-        _ scope: inout EntityScope
+        _ scope: inout EntityScope, isRestored: Bool
     ) throws(ApusError) {
         let state = machine.state
         switch action {
@@ -163,11 +162,12 @@ struct CallKind {
         case .ring(let leg):
             try Self.notify(leg, of: state, .ring, &scope)
             // Once more at the next owner: the node of this one may die first.
-            if state.legs[leg].byPush, state.legs[leg].sends <= 2 { try push(leg, of: state, &scope) }
+            if state.legs[leg].byPush, state.legs[leg].sends == 1 || isRestored { try push(leg, of: state, &scope) }
         case .reportRinging: try Self.notify(0, of: state, .ring, &scope)
         case .reportAccepted(let grant): try Self.notify(grant.leg, of: state, .accepted, &scope)
         case .stopRinging(let leg, let end), .reportEnd(let leg, let end):
             try Self.notify(leg, of: state, .ended, &scope, end: end)
+            if state.legs[leg].byPush, state.legs[leg].sends == 1 { try push(leg, of: state, &scope, isOver: true) }
         // A channel begins when its side publishes.
         case .reserveChannels: machine.handle(.channelsReserved, at: now, &actions)
         case .releaseChannels:
@@ -179,8 +179,11 @@ struct CallKind {
     }
 
     /// Asks the own node to notify an app by push.
-    private func push(_ leg: Int, of state: CallState, _ scope: inout EntityScope) throws(ApusError) {
+    private func push(
+        _ leg: Int, of state: CallState, _ scope: inout EntityScope, isOver: Bool = false
+    ) throws(ApusError) {
         let message = CallPush.with {
+            $0.over = isOver
             ($0.call, $0.type, $0.extra) = (state.id, state.type, state.extra)
             ($0.caller, $0.party) = (state.claims[0].party, state.claims[Int(state.legs[leg].claim)].party)
             ($0.endpoint, $0.startedMs, $0.ringEndMs) = (state.legs[leg].endpoint, state.startedMs, state.ringEndMs)

@@ -49,7 +49,7 @@ final class CallMediaTable: Sendable {
     }
 
     /// The call has confirmed the entry. Returns false if the media have ended meanwhile.
-    func confirmed(_ key: Key, now: MonotonicTime = .now()) -> Bool {
+    func confirmed(_ key: Key, _ right: CallMediaRight, now: MonotonicTime = .now()) -> Bool {
         let entry = entries.withLock { entries -> Entry? in
             guard let entry = entries[key.connection]?[key.call] else { return nil }
             entries[key.connection]?[key.call]?.isConfirmed = true
@@ -58,9 +58,11 @@ final class CallMediaTable: Sendable {
             return entry
         }
         guard let entry else { return false }
-        if !entry.isConfirmed { entry.onChange(.confirmed) }
+        if !entry.isConfirmed { entry.onChange(.confirmed(right)) }
         return true
     }
+
+    func has(_ key: Key) -> Bool { entries.withLock { $0[key.connection]?[key.call] != nil } }
 
     /// The call did not answer. It is asked again, if it has confirmed the entry before or the client has a grant.
     func failed(_ key: Key, now: MonotonicTime = .now()) {

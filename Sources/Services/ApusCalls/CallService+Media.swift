@@ -9,14 +9,14 @@ extension CallService: CallMedia {
     package func open(
         _ call: String, for session: Session, on connection: any ClientConnection,
         onChange: @escaping @Sendable (CallMediaChange) -> Void
-    ) async throws(ApusError) -> CallChannel.Side {
+    ) async throws(ApusError) -> CallMediaRight {
         let key = CallMediaTable.Key(connection: ObjectIdentifier(connection), call: try Self.id(call))
         // Before the call is asked: its end may come while the answer is on its way.
         media.add(key, session, isAsking: true, onChange: onChange)
         do throws(ApusError) {
-            let side = try await side(of: session, in: key.call)
-            guard !connection.isClosed, media.confirmed(key) else { throw ApusError(.callUnknown) }
-            return side
+            let right = try await right(of: session, in: key.call)
+            guard !connection.isClosed, media.confirmed(key, right) else { throw ApusError(.callUnknown) }
+            return right
         } catch {
             refused(key, error)
             throw error
@@ -33,6 +33,11 @@ extension CallService: CallMedia {
             onChange: onChange)
     }
 
+    package func isOpen(_ call: String, on connection: any ClientConnection) -> Bool {
+        guard let id = CallID(rawValue: call) else { return false }
+        return media.has(CallMediaTable.Key(connection: ObjectIdentifier(connection), call: id))
+    }
+
     package func closed(_ connection: any ClientConnection) { media.closed(ObjectIdentifier(connection)) }
 
     private static func id(_ call: String) throws(ApusError) -> CallID {
@@ -42,13 +47,14 @@ extension CallService: CallMedia {
     }
 
     private func refused(_ key: CallMediaTable.Key, _ error: ApusError) {
-        if error.code.ends(.publishing) { media.end(key, error) } else { media.failed(key) }
+        let isLasting = error.code.ends(.publishing) || [.callRequestFailed, .malformed].contains(error.code)
+        if isLasting { media.end(key, error) } else { media.failed(key) }
     }
 
-    /// The side that the client has in the call.
+    /// What the client may publish and play in the call. If one side has lost its right to the other, the call ends.
     ///
     /// - Throws: as ``CallMedia/open(_:for:on:onChange:)``.
-    private func side(of session: Session, in id: CallID) async throws(ApusError) -> CallChannel.Side {
+    private func right(of session: Session, in id: CallID) async throws(ApusError) -> CallMediaRight {
         let client = try Self.client(session)
         let parties = try await ref(id).ask(
             CallPeek.with { ($0.party, $0.endpoint) = (client.party, client.endpoint.rawValue) },
@@ -64,9 +70,17 @@ extension CallService: CallMedia {
         }
         let peer = side == .caller ? parties.winner : parties.caller
         // Before the right is checked: if it is lost meanwhile, the session ends.
-        if session.role == .app, peer.kind == .device { sessions.uses(DeviceID(unchecked: peer.id), in: session) }
-        guard try await mayCall(parties.caller, parties.winner) else { throw ApusError(.illegalRelation) }
-        return side
+        let device = peer.kind == .device ? DeviceID(unchecked: peer.id) : nil
+        if session.role == .app, let device { sessions.uses(device, in: session) }
+        guard try await mayCall(parties.caller, parties.winner) else {
+            let failure = CallReport.with {
+                ($0.party, $0.endpoint) = (client.party, client.endpoint.rawValue)
+                ($0.kind, $0.number) = (.failed, ErrorCode.mediaDisconnected.number)
+            }
+            _ = try? await ref(id).ask(failure, timeout: Self.askTimeout)
+            throw ApusError(.illegalRelation)
+        }
+        return CallMediaRight(side: side, peer: device)
     }
 
     /// Asks the calls of this node's clients again, until the task is cancelled.
@@ -78,8 +92,8 @@ extension CallService: CallMedia {
                 for (key, session) in media.takeDue(Self.checksPerTick) {
                     group.addTask {
                         do throws(ApusError) {
-                            _ = try await self.side(of: session, in: key.call)
-                            _ = self.media.confirmed(key)
+                            let right = try await self.right(of: session, in: key.call)
+                            _ = self.media.confirmed(key, right)
                         } catch {
                             self.refused(key, error)
                         }

@@ -35,6 +35,7 @@ package final class CallService: Service, Sendable {
     let sessions: SessionService
     let records: CallRecords
     let log: Logger
+    let limited: LogLimiter
     private let entities: EntityRegistry
     private let connections: AnnouncedConnections<Client>
     /// What the party has given each connection, by its number.
@@ -72,7 +73,7 @@ package final class CallService: Service, Sendable {
         let (pushes, pushFeed) = AsyncStream<CallPush>.makeStream(bufferingPolicy: .bufferingOldest(Self.pushesMax))
         self.pushes = pushes
         (self.configuration, self.view, self.entities, self.sessions) = (configuration, view, entities, sessions)
-        (records, self.log) = (CallRecords(store), log)
+        (records, self.log, limited) = (CallRecords(store), log, LogLimiter(log))
         media = CallMediaTable(interval: configuration.mediaCheckInterval)
         (finished, finishedFeed) = AsyncStream.makeStream(bufferingPolicy: .bufferingOldest(Self.finishedMax))
         let numbers = Numbers()
@@ -127,8 +128,9 @@ package final class CallService: Service, Sendable {
         }
         let type = CallType(rawValue: Int(request.type)) ?? .unspecified
         let parties = try await parties(request, call)
-        var callees: [CallCallee] = []
-        for party in parties { callees += try await self.callees(of: party, call) }
+        var called: [[CallCallee]] = []
+        for party in parties { called.append(try await callees(of: party, call)) }
+        let callees = Self.inTurn(called, countMax: configuration.legsMax)
         guard let first = parties.first, !callees.isEmpty else {
             throw ApusError(.targetOffline, "no client of the called parties takes calls")
         }
@@ -138,12 +140,21 @@ package final class CallService: Service, Sendable {
             ($0.type, $0.caller, $0.endpoint, $0.session) = (
                 type, sender.party, sender.endpoint.rawValue, sender.session
             )
-            ($0.callees, $0.extra) = (Array(callees.prefix(configuration.legsMax)), Data(request.extra.utf8))
+            ($0.callees, $0.extra) = (callees, Data(request.extra.utf8))
             $0.timeoutMs = Int64(request.timeoutSeconds) * 1000
         }
         let view = try await ref(id).ask(place, timeout: try call.timeLeft(), call: call.entityCall)
         placed.increment()
         return ClientCallInfo(id, view)
+    }
+
+    /// The first of each list, then the second of each, and so on: no party takes the legs of another.
+    private static func inTurn(_ lists: [[CallCallee]], countMax: Int) -> [CallCallee] {
+        var callees: [CallCallee] = []
+        for place in 0..<(lists.map(\.count).max() ?? 0) {
+            callees += lists.filter { $0.count > place }.map { $0[place] }
+        }
+        return Array(callees.prefix(countMax))
     }
 
     /// Reports an event of the client's leg.

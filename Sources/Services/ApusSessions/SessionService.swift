@@ -241,18 +241,28 @@ package final class SessionService: Service, Sendable {
     }
 
     /// A grant for a channel of a call, as ``grant(_:device:)``.
-    package func grant(_ session: Session, call channel: ChannelID, isPublished: Bool) -> [UInt8] {
-        grant(session, device: CallChannel.grantName(channel, isPublished: isPublished))
+    ///
+    /// - Parameter peer: the device on the other side, if it is one.
+    package func grant(
+        _ session: Session, call channel: ChannelID, isPublished: Bool, peer: DeviceID?
+    ) -> [UInt8] {
+        let expiresAt = wallSeconds() + configuration.grantLifetime.components.seconds
+        let name = CallChannel.grantName(channel, isPublished: isPublished)
+        return (try? sealer.sealGrant(session, device: name, peers: peer.map { [$0] } ?? [], expiresAt: expiresAt))
+            ?? []
     }
 
-    /// True if another node granted this session the permission to publish, or to play, the channel of a call. The call
-    /// is asked nevertheless.
+    /// True if another node granted this session the permission to publish, or to play, the channel of a call, and its
+    /// account has lost no right to the other side since. The call is asked nevertheless.
     package func isGranted(
         _ grant: [UInt8], _ session: Session, call channel: ChannelID, isPublished: Bool
     ) -> Bool {
-        sealer.allows(
-            grant, session, device: CallChannel.grantName(channel, isPublished: isPublished),
+        let peers = sealer.peers(
+            of: grant, session, device: CallChannel.grantName(channel, isPublished: isPublished),
             wallSeconds: wallSeconds())
+        guard let peers else { return false }
+        for peer in peers { uses(peer, in: session) }
+        return !peers.contains { revocations.hasLost(session.account, $0) }
     }
 
     /// Changes which accounts may use a device (IV-B8, IV-B10). Durable on return; every node acts on it within a

@@ -30,6 +30,8 @@ enum Requirements {
         Row("IV-B8", "bind a device to a user; customers are not built"),
         Row("IV-B9", "subscribe to a device's state and events"),
         Row("IV-B10", "unbind, share and transfer a device"),
+        Row("IV-C7", "talk on and off"),
+        Row("IV-C8", "the camera is opened, switched and closed; video in both directions"),
         Row("IV-D1", "the model has four roots"),
         Row("IV-D2", "the shape of a leaf"),
         Row("IV-D3", "read a property, or the whole model"),

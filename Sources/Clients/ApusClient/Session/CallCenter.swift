@@ -1,6 +1,7 @@
 import ApusContract
 public import ApusCore
 import Foundation
+import SwiftProtobuf
 import Synchronization
 
 /// Makes the views of calls (CALL-2, CALL-12). An app registers one for each kind of call that it shows.
@@ -36,30 +37,39 @@ public struct CallActions: Sendable {
     /// This side has ended the call: there is no notice of that.
     let finished: @Sendable (ApusError?) -> Void
 
-    public func onRing() async throws(ApusError) { _ = try await session.report(.rang, of: call) }
-    public func onAccept() async throws(ApusError) { try await session.acceptCall(call) }
+    public func onRing() async throws(ApusError) { try await report(.rang) }
+    public func onAccept() async throws(ApusError) { try await report(.accepted) }
+    public func onConnected() async throws(ApusError) { try await report(.connected) }
 
     public func onReject() async throws(ApusError) {
-        try await session.rejectCall(call)
+        try await report(.rejected)
         finished(nil)
     }
 
     public func onCancel() async throws(ApusError) {
-        _ = try await session.report(.cancelled, of: call)
+        try await report(.cancelled)
         finished(nil)
     }
 
     public func onHangUp() async throws(ApusError) {
-        try await session.hangUpCall(call)
+        try await report(.hungUp)
         finished(nil)
     }
 
-    public func onConnected() async throws(ApusError) { try await session.reportCallConnected(call) }
-
     /// - Parameter code: −2531, −2532, −2533, −2570 or −2571.
     public func onException(_ code: ErrorCode) async throws(ApusError) {
-        try await session.reportCallFailed(call, code)
+        try await report(.failed, code: code.number)
         finished(ApusError(code))
+    }
+
+    /// A call that is over, or in which this client has no part any more, is not shown on.
+    private func report(_ event: ClientCallEvent, code: Int32 = 0) async throws(ApusError) {
+        do throws(ApusError) {
+            _ = try await session.report(event, of: call, code: code)
+        } catch {
+            if error.code == .callUnknown || error.code == .illegalRelation { finished(error) }
+            throw error
+        }
     }
 }
 
@@ -93,19 +103,21 @@ public final class CallCenter: Sendable {
 
     private struct State {
         var managers: [String: any CallInterfaceManager] = [:]
-        /// The call that is shown.
-        var current: (entry: Entry, view: any CallInterface)?
+        /// The call that is shown; its view is nil until it is made.
+        var current: (entry: Entry, view: (any CallInterface)?)?
         /// Its view knows that the called client rings.
         var hasResponded = false
+        var isAccepted = false
         /// A call is being placed, and not shown yet.
         var isPlacing = false
-        /// Notices that came before the answer to the call that is being placed; at most ``earlyMax``.
+        /// Notices that came while a call was being placed; at most ``earlyMax``.
         var early: [ClientSession.CallNotice] = []
     }
 
     /// What ``run()`` handles, in order.
     private enum Event: Sendable {
         case placed(Entry, any CallInterfaceManager)
+        case notPlaced
         case notice(ClientSession.CallNotice)
         /// This side has ended it.
         case finished(String, ApusError?)
@@ -161,7 +173,7 @@ public final class CallCenter: Sendable {
             eventFeed.yield(.placed(entry, manager))
             return entry
         } catch {
-            state.withLock { ($0.isPlacing, $0.early) = (false, []) }
+            eventFeed.yield(.notPlaced)
             throw error
         }
     }
@@ -187,23 +199,21 @@ public final class CallCenter: Sendable {
                 for try await notice in session.calls() { eventFeed.yield(.notice(notice)) }
             }
             group.addTask { for await event in self.events { await self.handle(event) } }
+            defer { group.cancelAll() }
             try await group.next()
-            group.cancelAll()
         }
+        if let shown = state.withLock({ $0.current?.entry.id }) { await end(shown, ApusError(.mediaDisconnected)) }
     }
 
     private func handle(_ event: Event) async {
         switch event {
         case .placed(let entry, let manager):
             await show(entry, manager)
-            let early = state.withLock { state in
-                defer { (state.isPlacing, state.early) = (false, []) }
-                return state.early.filter { $0.call == entry.id }
-            }
-            for notice in early { await handle(notice) }
+            await handleEarly()
+        case .notPlaced: await handleEarly()
         case .notice(let notice):
             let isEarly = state.withLock { state in
-                guard notice.isOutgoing, state.isPlacing, state.early.count < Self.earlyMax else { return false }
+                guard state.isPlacing, state.early.count < Self.earlyMax else { return false }
                 state.early.append(notice)
                 return true
             }
@@ -212,12 +222,18 @@ public final class CallCenter: Sendable {
         }
     }
 
+    private func handleEarly() async {
+        let early = state.withLock { state in
+            defer { (state.isPlacing, state.early) = (false, []) }
+            return state.early
+        }
+        for notice in early { await handle(notice) }
+    }
+
     /// Ends the view of the call, if it is shown. Returns false otherwise.
     @discardableResult
     private func end(_ call: String, _ error: ApusError?) async -> Bool {
-        guard let shown = state.withLock({ $0.current?.entry.id == call ? $0.current?.view : nil }) else {
-            return false
-        }
+        guard let shown = view(of: call) else { return false }
         await shown.callEnd(with: error)
         await shown.dismiss()
         state.withLock { $0.current = nil }
@@ -225,12 +241,16 @@ public final class CallCenter: Sendable {
     }
 
     private func handle(_ notice: ClientSession.CallNotice) async {
-        let shown = state.withLock { $0.current?.entry.id == notice.call ? $0.current?.view : nil }
+        let shown = view(of: notice.call)
         switch notice.stage {
+        case .ringing where shown == nil, .accepted where shown == nil:
+            // The answer to the call that was placed was lost. Nobody would see it.
+            session.post(ClientReportCallRequest.with { ($0.call, $0.event) = (notice.call, .hungUp) })
         case .ring: await ring(notice)
         case .ringing: if let shown { await respond(shown) }
         case .accepted:
             // The notice that it rings may come too late to be passed on.
+            state.withLock { $0.isAccepted = true }
             if let shown, notice.isOutgoing { await respond(shown) }
             await shown?.executeHeavyTasksCompleted()
         case .ended(let error, _):
@@ -261,6 +281,17 @@ public final class CallCenter: Sendable {
             _ = try? await session.report(.busy, of: notice.call)
             return invalid(notice, ApusError(.callInterfaceMissing))
         }
+        // Both sides call each other, and the cluster has chosen the other side's call (docs/calls.md).
+        let crossing = state.withLock { state -> String? in
+            guard let entry = state.current?.entry, entry.isOutgoing, !state.isAccepted,
+                entry.peer == nil || entry.peer == notice.peer
+            else { return nil }
+            return entry.id
+        }
+        if let crossing {
+            session.post(ClientReportCallRequest.with { ($0.call, $0.event) = (crossing, .cancelled) })
+            await end(crossing, ApusError(.calleeBusy))
+        }
         guard !isOnCalling else {
             _ = try? await session.report(.busy, of: notice.call)
             return invalid(notice, ApusError(.onCalling))
@@ -269,6 +300,7 @@ public final class CallCenter: Sendable {
     }
 
     private func show(_ entry: Entry, _ manager: any CallInterfaceManager) async {
+        state.withLock { ($0.current, $0.hasResponded, $0.isAccepted) = ((entry, nil), false, false) }
         let view = await manager.makeInterface(for: entry)
         do throws(ApusError) {
             let actions = CallActions(session: session, call: entry.id) { [eventFeed] error in
@@ -276,12 +308,21 @@ public final class CallCenter: Sendable {
             }
             try await view.setUp(for: entry, actions: actions)
         } catch {
-            _ = try? await session.hangUpCall(entry.id)
+            state.withLock { $0.current = nil }
+            // Other apps of the account may take it.
+            _ =
+                entry.isOutgoing
+                ? try? await session.hangUpCall(entry.id)
+                : try? await session.reportCallFailed(entry.id, .mediaConnectFailed)
             invalidFeed.yield(InvalidCall(id: entry.id, source: .connection, error: error))
             return
         }
-        state.withLock { ($0.current, $0.hasResponded) = ((entry, view), false) }
+        state.withLock { $0.current = (entry, view) }
         await view.present()
+    }
+
+    private func view(of call: String) -> (any CallInterface)? {
+        state.withLock { $0.current?.entry.id == call ? $0.current?.view : nil }
     }
 
     private func invalid(_ notice: ClientSession.CallNotice, _ error: ApusError) {

@@ -15,13 +15,14 @@ extension ClientSession {
         case fcm
     }
 
-    /// Registers this app for push notifications, in place of its earlier registration.
+    /// Registers this app for push notifications, in place of its earlier registration. A registration lasts for 90
+    /// days: register at each start of the app. Of more than 32 apps of an account the oldest registration ends.
     ///
     /// - Parameters:
     ///   - token: what the provider knows the app by, 1 to 1024 bytes.
     ///   - topic: the app's topic at the provider, such as its bundle id; `apns` needs it.
-    /// - Throws: 21031 for a value that is out of range, 21025 if the cluster sends no notifications, 10007 if the
-    ///   account has 32 such apps, 12004 for a client that is no app or whose token is for certain devices.
+    /// - Throws: 21031 for a value that is out of range, 21025 if the cluster sends no notifications, 12004
+    ///   for a client that is no app or whose token is for certain devices.
     public func registerPush(_ provider: PushProvider, token: String, topic: String = "") async throws(ApusError) {
         _ = try await ask(
             ClientRegisterPushRequest.with {
@@ -61,8 +62,20 @@ struct CallPush {
     /// - Throws: −2503.
     init(_ payload: String) throws(ApusError) {
         struct Payload: Decodable {
+            enum Keys: String, CodingKey {
+                case link, ts
+            }
+
             var link: String
             var ts: Double
+
+            init(from decoder: any Swift.Decoder) throws {
+                let values = try decoder.container(keyedBy: Keys.self)
+                link = try values.decode(String.self, forKey: .link)
+                // The values of Firebase's data are strings.
+                let text = try? values.decode(String.self, forKey: .ts)
+                ts = try text.flatMap(Double.init) ?? values.decode(Double.self, forKey: .ts)
+            }
         }
         struct Param: Decodable {
             var sessionId: String

@@ -133,7 +133,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
             write()
             isOver = true
             session.remove(self)
-            let request = ClientUnpublishRequest.with { ($0.source, $0.call) = (UInt32(source), call) }
+            let request = ClientUnpublishRequest.with { ($0.source, $0.call) = (requestedSource, call) }
             place.connection?.request(.unpublish, request) { _ in }
         }
     }
@@ -218,6 +218,8 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     /// The most bytes of one write.
     private static let writeByteCountMax = 256 << 10
 
+    private var requestedSource: UInt32 { call.isEmpty ? UInt32(source) : ClientPublishRequest.sourceOfCalls }
+
     // MARK: - SessionStream
 
     func attach(to connection: ClientConnection, from retiring: ClientConnection?) {
@@ -234,7 +236,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
 
     private func open(on connection: ClientConnection) {
         let request = ClientPublishRequest.with {
-            $0.source = UInt32(source)
+            $0.source = requestedSource
             $0.epoch = epoch ?? 0
             $0.resumes = epoch != nil
             $0.instance = instance

@@ -117,7 +117,8 @@ struct CallBenchResult {
     }
 
     private var parts: [(name: String, part: CallPart)] {
-        [("apus", apus), ("apus_forked", forks), ("apus_media", media), ("kamailio", kamailio)].compactMap { name, part in
+        [("apus", apus), ("apus_forked", forks), ("apus_media", media), ("kamailio", kamailio)].compactMap {
+            name, part in
             part.flatMap { $0.count > 0 ? (name, $0) : nil }
         }
     }

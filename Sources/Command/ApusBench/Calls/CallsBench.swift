@@ -38,7 +38,8 @@ struct BenchCallsCommand: AsyncParsableCommand {
     func validate() throws {
         guard (1...10_000).contains(rate), (1...3600).contains(seconds), (0...600).contains(warmUp),
             (1...100).contains(rounds), (1...100_000).contains(pairs), (1...10_000).contains(families),
-            (1...10_000).contains(forkRate), (1...10_000).contains(mediaRate), (1...600).contains(stepSeconds), (1...100_000).contains(calls)
+            (1...10_000).contains(forkRate), (1...10_000).contains(mediaRate), (1...600).contains(stepSeconds),
+            (1...100_000).contains(calls)
         else { throw ValidationError("a number is out of range") }
         guard (1_024...32_500).contains(basePort) else { throw ValidationError("--base-port must be 1024 to 32500") }
     }

@@ -193,7 +193,7 @@ public nonisolated struct ClientPublishRequest: Sendable {
   /// an earlier answer assigned `epoch` to this instance
   public var resumes: Bool = false
 
-  /// the session id of a call: the client publishes its side of it; `source` is 0
+  /// the session id of a call: the client publishes its side of it; `source` is 65536
   public var call: String = String()
 
   /// of a call: the grant of an earlier answer, valid at every node

@@ -1500,6 +1500,9 @@ package nonisolated struct CallPush: Sendable {
 
   package var ringEndMs: Int64 = 0
 
+  /// The call is over for the app: it is not notified any more.
+  package var over: Bool = false
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -3149,7 +3152,7 @@ nonisolated extension CallFinishedTaken: SwiftProtobuf.Message, SwiftProtobuf._M
 
 nonisolated extension CallPush: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Push"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{1}caller\0\u{1}party\0\u{1}endpoint\0\u{1}type\0\u{1}extra\0\u{3}started_ms\0\u{3}ring_end_ms\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{1}caller\0\u{1}party\0\u{1}endpoint\0\u{1}type\0\u{1}extra\0\u{3}started_ms\0\u{3}ring_end_ms\0\u{1}over\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -3165,6 +3168,7 @@ nonisolated extension CallPush: SwiftProtobuf.Message, SwiftProtobuf._MessageImp
       case 6: try { try decoder.decodeSingularBytesField(value: &self.extra) }()
       case 7: try { try decoder.decodeSingularInt64Field(value: &self.startedMs) }()
       case 8: try { try decoder.decodeSingularInt64Field(value: &self.ringEndMs) }()
+      case 9: try { try decoder.decodeSingularBoolField(value: &self.over) }()
       default: break
       }
     }
@@ -3199,6 +3203,9 @@ nonisolated extension CallPush: SwiftProtobuf.Message, SwiftProtobuf._MessageImp
     if self.ringEndMs != 0 {
       try visitor.visitSingularInt64Field(value: self.ringEndMs, fieldNumber: 8)
     }
+    if self.over != false {
+      try visitor.visitSingularBoolField(value: self.over, fieldNumber: 9)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -3211,6 +3218,7 @@ nonisolated extension CallPush: SwiftProtobuf.Message, SwiftProtobuf._MessageImp
     if lhs.extra != rhs.extra {return false}
     if lhs.startedMs != rhs.startedMs {return false}
     if lhs.ringEndMs != rhs.ringEndMs {return false}
+    if lhs.over != rhs.over {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -17,8 +17,12 @@ package protocol CallPusher: Sendable {
     ///
     /// - Parameters:
     ///   - id: the same for each repetition.
+    ///   - owner: the account, which has a share of what waits.
     ///   - timeLeft: the message is of no use afterwards.
-    func push(id: String, _ body: [UInt8], timeLeft: Duration)
+    func push(id: String, owner: String, _ body: [UInt8], timeLeft: Duration)
+
+    /// Does not send the message any more.
+    func drop(id: String)
 }
 
 /// An owner of a call asks its own node to notify an app.
@@ -57,7 +61,8 @@ extension CallService {
         let reached = try await ref(party).ask(CallReach(), timeout: try call.timeLeft())
         var pushed: Set<String> = []
         if pusher.isUsed, party.kind == .account {
-            pushed = Set(try await records.pushes(of: party.id).map(\.access))
+            let oldest = view.clock.wallMilliseconds() - PushRegistration.keepTime
+            pushed = Set(try await records.pushes(of: party.id).filter { $0.sinceMs >= oldest }.map(\.access))
         }
         let endpoints = reached.endpoints + pushed.subtracting(reached.endpoints).sorted()
         return endpoints.map { endpoint in
@@ -67,10 +72,21 @@ extension CallService {
 
     /// Notifies apps whose calls ring, until the task is cancelled.
     func pushNotices() async {
-        await withDiscardingTaskGroup { group in
-            for await push in pushes { group.addTask { await self.push(push) } }
+        await withTaskGroup(of: Void.self) { group in
+            var count = 0
+            for await push in pushes {
+                guard !push.over else {
+                    pusher.drop(id: push.id)
+                    continue
+                }
+                if count >= Self.pushingMax { await group.next() } else { count += 1 }
+                group.addTask { await self.push(push) }
+            }
         }
     }
+
+    /// Registrations that are read at once.
+    private static let pushingMax = 32
 
     private func push(_ push: CallPush) async {
         let left = push.ringEndMs - view.clock.wallMilliseconds()
@@ -84,10 +100,14 @@ extension CallService {
                 extra: String(decoding: push.extra, as: UTF8.self), startedMs: push.startedMs,
                 ringEndMs: push.ringEndMs)
             pusher.push(
-                id: "\(push.call).\(push.endpoint)", content.message(to: registration, access: push.endpoint),
+                id: push.id, owner: push.party.id, content.message(to: registration, access: push.endpoint),
                 timeLeft: .milliseconds(left))
         } catch {
-            log.warning("An app cannot be notified of a call", metadata: Logger.facts(of: error))
+            limited.log(.warning, "An app cannot be notified of a call", metadata: Logger.facts(of: error))
         }
     }
+}
+
+extension CallPush {
+    fileprivate var id: String { "\(call).\(endpoint)" }
 }

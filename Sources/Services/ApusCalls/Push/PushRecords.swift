@@ -10,16 +10,14 @@ extension CallRecords {
             RecordIndex("account") { [OrderedKey(.text($0.account), .signed($0.sinceMs), .text($0.access))] }
         ])
 
-    /// Registers an app, in place of its earlier registration. Durable on return.
-    ///
-    /// - Throws: 10007 if the account has ``PushRegistration/countMax`` other apps.
+    /// Registers an app, in place of its earlier registration. Durable on return. Of an account with
+    /// ``PushRegistration/countMax`` other apps the oldest gives way: it may be lost or reinstalled.
     func register(_ body: CallStoredPush) async throws(ApusError) {
         let others = try await pushes(of: body.account).filter { $0.access != body.access }
-        guard others.count < PushRegistration.countMax else {
-            throw ApusError(
-                .overloaded, "the account has \(PushRegistration.countMax) apps that receive push notifications")
-        }
         try await store.commit(Self.pushes.put(body, fence: .none, if: .any))
+        for other in others.prefix(max(0, others.count + 1 - PushRegistration.countMax)) {
+            try await unregister(account: other.account, access: other.access)
+        }
     }
 
     /// Ends the registration of an app, if there is one.
@@ -32,7 +30,7 @@ extension CallRecords {
     func pushes(of account: String) async throws(ApusError) -> [CallStoredPush] {
         let page = try await store.page(
             Self.pushes, by: "account", prefix: OrderedKey(.text(account)), after: nil,
-            limit: PushRegistration.countMax + 1)
+            limit: 2 * PushRegistration.countMax)
         return page.records.map(\.body)
     }
 

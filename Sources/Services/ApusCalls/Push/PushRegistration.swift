@@ -20,6 +20,8 @@ package struct PushRegistration: Sendable, Hashable {
 
     /// The most apps of an account.
     package static let countMax = 32
+    /// How long a registration lasts that is not renewed, in milliseconds.
+    package static let keepTime: Int64 = 90 * 86_400_000
     package static let tokenByteCountMax = 1024
     package static let topicByteCountMax = 255
     /// The longest payload, in bytes. Apple takes 5 KiB of a VoIP notification, Firebase 4,096 bytes of a message's
@@ -40,11 +42,26 @@ package struct PushRegistration: Sendable, Hashable {
                 .badParameter,
                 "a token has 1 to \(Self.tokenByteCountMax) bytes, a topic at most \(Self.topicByteCountMax)")
         }
-        guard provider != .apns || !topic.isEmpty else {
-            throw ApusError(.badParameter, "apns needs the app's bundle id as the topic")
+        // They become headers and paths of the requests to the providers.
+        let isPlain = token.utf8.allSatisfy { (0x21...0x7e).contains($0) }
+        let isName = topic.utf8.allSatisfy { byte in
+            Character(UnicodeScalar(byte)).isASCIILetterOrDigit || byte == UInt8(ascii: ".")
+                || byte == UInt8(ascii: "-")
+        }
+        guard isPlain, isName else {
+            throw ApusError(
+                .badParameter, "a token has printable ASCII characters, a topic letters, digits, '-' and '.'")
+        }
+        guard provider != .apns || (!topic.isEmpty && token.utf8.allSatisfy { Character(UnicodeScalar($0)).isHexDigit })
+        else {
+            throw ApusError(.badParameter, "apns needs the app's bundle id as the topic, and a token in hexadecimal")
         }
         (self.provider, self.token, self.topic) = (provider, token, topic)
     }
+}
+
+extension Character {
+    fileprivate var isASCIILetterOrDigit: Bool { isASCII && (isLetter || isNumber) }
 }
 
 /// A call as a push notification has it (CALL-10, CALL-11).

@@ -50,11 +50,15 @@ package struct TicketSealer: Sendable {
 
     /// Seals a grant for an app of an account to watch a device until `expiresAt`, in Unix seconds, or until its token
     /// expires.
-    package func sealGrant(_ session: Session, device: DeviceID, expiresAt: Int64) throws(ApusError) -> [UInt8] {
+    ///
+    /// - Parameter peers: of a grant for the channel of a call: the devices to which the account needs a right.
+    package func sealGrant(
+        _ session: Session, device: DeviceID, peers: [DeviceID]? = nil, expiresAt: Int64
+    ) throws(ApusError) -> [UInt8] {
         var granted = session
         granted.id = ""
         granted.device = device
-        granted.allowedDevices = nil
+        granted.allowedDevices = peers
         granted.sinceMilliseconds = 0
         let expires = min(expiresAt, session.token.expires)
         return try seal(TicketContent(kind: .grant, session: granted, expires: expires))
@@ -64,10 +68,24 @@ package struct TicketSealer: Sendable {
     package func allows(_ grant: [UInt8], _ session: Session, device: DeviceID, wallSeconds: Int64) -> Bool {
         // This session's token may name fewer devices than the token of the session that received the grant.
         guard session.allowedDevices?.contains(device) ?? true,
-            let content = try? read(grant, as: .grant, wallSeconds: wallSeconds)
+            let content = self.grant(grant, of: session, device: device, wallSeconds: wallSeconds)
         else { return false }
-        return content.session.access == session.access && content.session.account == session.account
-            && content.session.device == device
+        return content.allowedDevices == nil
+    }
+
+    /// The devices to which the account needs a right for the channel of a call; nil if the grant does not permit it.
+    package func peers(
+        of grant: [UInt8], _ session: Session, device: DeviceID, wallSeconds: Int64
+    ) -> [DeviceID]? {
+        self.grant(grant, of: session, device: device, wallSeconds: wallSeconds)?.allowedDevices
+    }
+
+    private func grant(_ grant: [UInt8], of session: Session, device: DeviceID, wallSeconds: Int64) -> Session? {
+        guard let content = try? read(grant, as: .grant, wallSeconds: wallSeconds),
+            content.session.access == session.access, content.session.account == session.account,
+            content.session.device == device
+        else { return nil }
+        return content.session
     }
 
     private func seal(_ content: TicketContent) throws(ApusError) -> [UInt8] {
