@@ -33,7 +33,7 @@ struct WebhookSenderTests {
         let folder = Folder()
         let secret = folder.path + "/secret"
         try Data("s3cret\nnext\n".utf8).write(to: URL(fileURLWithPath: secret))
-        let receiver = try await HTTPReceiver.start { count in count <= 2 ? 503 : 204 }
+        let receiver = try await HTTPReceiver.start { _, count in count <= 2 ? 503 : 204 }
         var configuration = WebhookConfiguration()
         configuration.url = "http://127.0.0.1:\(receiver.port)/hooks?x=1"
         configuration.secretFile = secret
@@ -60,7 +60,7 @@ struct WebhookSenderTests {
         "A message that is refused, or whose time is over, is not sent again; a silent receiver delays no other message"
     )
     func ends() async throws {
-        let refusing = try await HTTPReceiver.start { _ in 400 }
+        let refusing = try await HTTPReceiver.start { _, _ in 400 }
         var configuration = WebhookConfiguration()
         configuration.url = "http://127.0.0.1:\(refusing.port)/"
         try await withSender(configuration) { sender in
@@ -71,7 +71,7 @@ struct WebhookSenderTests {
         #expect(refusing.requests.count == 1)
         try await refusing.stop()
 
-        let silent = try await HTTPReceiver.start { count in count == 1 ? nil : 200 }
+        let silent = try await HTTPReceiver.start { _, count in count == 1 ? nil : 200 }
         configuration.url = "http://127.0.0.1:\(silent.port)/"
         configuration.timeout = .milliseconds(300)
         try await withSender(configuration) { sender in

@@ -25,6 +25,12 @@ final class CallClient: Sendable {
         work.withLock { $0 = task }
     }
 
+    /// The device `bell` at node 1, and an app of its account at node 2.
+    static func pair(_ cluster: Cluster) async throws -> (bell: CallClient, app: CallClient) {
+        let bell = try await CallClient(cluster, 1, device: "bell").ready()
+        return (bell, try await CallClient(cluster, 2, access: "phone").ready())
+    }
+
     /// Waits until the client takes calls: before that it cannot call either.
     func ready() async throws -> CallClient {
         try await eventually { () throws(ApusError) in

@@ -17,7 +17,7 @@ struct CallPushTests {
 
     @Test("An app that is away is called by push: it connects, rings once, accepts; a late push never rings")
     func away() async throws {
-        let receiver = try await HTTPReceiver.start { count in count == 1 ? 503 : 200 }
+        let receiver = try await HTTPReceiver.start { _, count in count == 1 ? 503 : 200 }
         let cluster = try Cluster(
             nodes: 3, basePort: 32_410,
             environment: ["APUS_PUSH_WEBHOOK_URL": "http://127.0.0.1:\(receiver.port)/push"])
@@ -48,14 +48,19 @@ struct CallPushTests {
         let rings = app.notices(of: call).count { if case .ring = $0.stage { true } else { false } }
         #expect(rings == 1)
 
-        // A notification that comes after the end, an old one, and what is none of a call (CALL-9).
+        // A notification that comes after the end, of this side or for want of an answer, and what is none (CALL-9).
         await fails(.callUnknown) { () throws(ApusError) in
             _ = try await app.session.joinCall(push: Self.payload(of: "000-" + String(repeating: "0", count: 32)))
         }
-        await fails(.callTimedOut) { () throws(ApusError) in
-            _ = try await app.session.joinCall(push: Self.payload(of: call, age: 200))
+        await fails(.callUnknown) { () throws(ApusError) in
+            _ = try await app.session.joinCall(push: Self.payload(of: call))
         }
-        for text in ["", "{}", #"{"link":"https://example.org","ts":1}"#] {
+        let missed = try await bell.start([], type: .oneToMany, timeout: .seconds(5)).id
+        #expect(try await bell.end(missed)?.code == .callNotAnswered)
+        await fails(.callTimedOut) { () throws(ApusError) in
+            _ = try await app.session.joinCall(push: Self.payload(of: missed))
+        }
+        for text in ["", "{}", #"{"link":"https://example.org"}"#] {
             await fails(.callDataInvalid) { () throws(ApusError) in _ = try await app.session.joinCall(push: text) }
         }
         let cancelled = try await bell.start([], type: .oneToMany).id
@@ -74,15 +79,16 @@ struct CallPushTests {
         try await receiver.stop()
     }
 
-    private static func payload(of call: String, age: Double = 0) -> String {
+    /// As of an app whose clock is two hours ahead, or whose data are strings as those of Firebase.
+    private static func payload(of call: String) -> String {
         let param = #"{"sessionId":"\#(call)","timeout":30}"#
         let link = "apus://rtcCall?param=\(param.addingPercentEncoding(withAllowedCharacters: .alphanumerics) ?? "")"
-        return #"{"link":"\#(link)","ts":\#(Date().timeIntervalSince1970 - age),"voipEnable":true}"#
+        return #"{"link":"\#(link)","ts":"\#(Int(Date().timeIntervalSince1970) - 7200)","voipEnable":"true"}"#
     }
 
     @Test("The notification comes although the owner of the call is killed right after the call began")
     func kills() async throws {
-        let receiver = try await HTTPReceiver.start { _ in 200 }
+        let receiver = try await HTTPReceiver.start { _, _ in 200 }
         let cluster = try Cluster(
             nodes: 3, basePort: 32_380,
             environment: ["APUS_PUSH_WEBHOOK_URL": "http://127.0.0.1:\(receiver.port)/push"])

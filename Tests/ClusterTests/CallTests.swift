@@ -14,8 +14,7 @@ struct CallTests {
     func oneToOne() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 32_560)
         defer { cluster.down() }
-        let bell = try await CallClient(cluster, 1, device: "bell").ready()
-        let app = try await CallClient(cluster, 2, access: "phone").ready()
+        let (bell, app) = try await CallClient.pair(cluster)
         defer { for client in [bell, app] { client.close() } }
         let extra = #"{"bizType":"screen_ipc","channelType":2,"category":"sp_dpsxj","keepConnect":false}"#
         let call = try await app.start([.device(Self.bell)], extra: extra)
@@ -135,8 +134,7 @@ struct CallTests {
     func numbers() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 32_600)
         defer { cluster.down() }
-        let bell = try await CallClient(cluster, 1, device: "bell").ready()
-        let app = try await CallClient(cluster, 2, access: "phone").ready()
+        let (bell, app) = try await CallClient.pair(cluster)
         let cam = try await CallClient(cluster, 3, device: "cam").ready()
         defer { for client in [bell, app, cam] { client.close() } }
         let rejected = try await app.ring(bell)

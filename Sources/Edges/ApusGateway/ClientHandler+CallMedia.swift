@@ -18,17 +18,15 @@ extension ClientHandler {
         }
         let name = request.call
         if request.resumes, request.epoch != 0,
-            let channel = granted(request.grant.map { $0 }, name, isPublished: true), let media = callMedia
+            let channel = granted(request.grant, name, isPublished: true), let media = callMedia
         {
             media.resume(name, for: session, on: self, onChange: onChange(of: name))
-            raiseFrameLimit()
             return publish(
                 channel, of: session.account, request, call, isConfirmed: isPublishingConfirmed(name))
         }
         // A session that was superseded publishes nothing new.
         guard isConfirmed else { return hold(request, call) }
         open(name, call) { [self] right in
-            raiseFrameLimit()
             publish(
                 CallChannel.published(by: right.side, of: name), of: session.account, request, call, isConfirmed: true)
         }
@@ -41,7 +39,7 @@ extension ClientHandler {
         }
         guard hasRoomForStream else { return fail(call, ApusError(.tooManyStreams)) }
         let (name, after) = (request.call, request.position)
-        if let channel = granted(request.grant.map { $0 }, name, isPublished: false), let media = callMedia {
+        if let channel = granted(request.grant, name, isPublished: false), let media = callMedia {
             media.resume(name, for: session, on: self, onChange: onChange(of: name))
             return start(channel, after: after, call, inCall: name, grant: request.grant)
         }
@@ -102,10 +100,10 @@ extension ClientHandler {
     }
 
     /// The channel of the call that the grant permits to publish, or to play; nil if it permits none.
-    private func granted(_ grant: [UInt8], _ name: String, isPublished: Bool) -> ChannelID? {
-        guard let session, !grant.isEmpty, AccessID(rawValue: name) != nil else { return nil }
+    private func granted(_ grant: Data, _ name: String, isPublished: Bool) -> ChannelID? {
+        guard let session, !grant.isEmpty else { return nil }
         return CallChannel.Side.allCases.lazy.map { CallChannel.published(by: $0, of: name) }.first { channel in
-            gateway.service.sessions.isGranted(grant, session, call: channel, isPublished: isPublished)
+            gateway.service.sessions.isGranted(Array(grant), session, call: channel, isPublished: isPublished)
         }
     }
 
@@ -128,19 +126,12 @@ extension ClientHandler {
             callsWithMedia[name] = nil
             for (number, stream) in published where stream.call == name { stream.sink.publishFailed(number, error) }
             for (number, stream) in played where stream.call == name {
-                stream.receipt?.close()
-                played[number] = nil
+                played.removeValue(forKey: number)?.receipt?.close()
                 stream.sink.streamChanged(number, to: .ended(error))
             }
             streamsChanged()
-            if published.isEmpty, session?.role != .device {
-                frameByteCountMax = gateway.configuration.appFrameByteCountMax
-            }
         }
     }
-
-    /// Frames of an app are as long as those of a device while it publishes.
-    private func raiseFrameLimit() { frameByteCountMax = gateway.configuration.deviceFrameByteCountMax }
 }
 
 extension ClientPlayRequest {

@@ -133,6 +133,7 @@ extension ClientHandler {
     func streamsChanged() {
         machine.streamsChanged(count: played.count + published.count, now: .now())
         gateway.streamsChanged(self)
+        if !published.isEmpty { allowLongFrames() }
         countStreams()
         paceReceiving()
     }

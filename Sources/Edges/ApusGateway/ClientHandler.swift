@@ -66,11 +66,11 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     }
 
     var eventLoop: any EventLoop { gateway.eventLoop }
-    /// The longest frame that the client may send, in bytes.
-    var frameByteCountMax: Int {
-        get { decoder.lengthMax }
-        set { decoder.lengthMax = newValue }
-    }
+
+    /// From its first stream on, frames of an app may be as long as those of a device. This stays so when the stream
+    /// ends: what it has sent before it learns of the end must not end its connection.
+    func allowLongFrames() { decoder.lengthMax = gateway.configuration.deviceFrameByteCountMax }
+
     var log: Logger { gateway.service.log }
 
     // MARK: - The channel
@@ -196,7 +196,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
             gateway.service.metrics.sessions.increment()
             gateway.service.metrics.open(opened.session.role).increment()
             let configuration = gateway.configuration
-            frameByteCountMax =
+            decoder.lengthMax =
                 opened.session.role == .device
                 ? configuration.deviceFrameByteCountMax : configuration.appFrameByteCountMax
             send(

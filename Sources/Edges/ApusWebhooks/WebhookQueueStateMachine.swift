@@ -7,7 +7,8 @@ import OrderedCollections
 /// doubles each time. At most ``Limits/sendingMax`` messages are sent at once; messages that were not sent yet come
 /// before those that are sent again, so that one that fails does not delay the others.
 ///
-/// A message is delivered at least once: an answer may be lost. Receivers recognize repetitions by its id.
+/// A message that is accepted is delivered at least once: an answer may be lost. Receivers recognize repetitions by its
+/// id.
 ///
 /// **Bound.** At most ``Limits/countMax`` messages are held, and an eighth of them for each owner. One more is refused.
 ///
@@ -42,8 +43,10 @@ package struct WebhookQueueStateMachine: Sendable {
     package enum End: Sendable, Hashable {
         case accepted
         case refused
-        /// Its time was over before the receiver answered, or it was dropped.
+        /// Its time was over before the receiver answered.
         case expired
+        /// It was of no use any more.
+        case cancelled
     }
 
     package enum Action: Sendable, Hashable {
@@ -53,7 +56,8 @@ package struct WebhookQueueStateMachine: Sendable {
     }
 
     private struct Entry: Sendable {
-        var message: WebhookMessage
+        let message: WebhookMessage
+        var isCancelled = false
         var attempts = 0
         var isSending = false
         var readyAt: MonotonicTime
@@ -67,12 +71,6 @@ package struct WebhookQueueStateMachine: Sendable {
     package init(_ limits: Limits = Limits()) { self.limits = limits }
 
     package var count: Int { entries.count }
-
-    /// When ``advance(at:)`` has to be called; nil if nothing waits.
-    package var nextDue: MonotonicTime? {
-        let waiting = entries.values.lazy.filter { !$0.isSending }
-        return waiting.map { min($0.readyAt, $0.message.expiresAt) }.min()
-    }
 
     /// Adds a message. One with the id of a message that is held has no effect.
     ///
@@ -88,14 +86,11 @@ package struct WebhookQueueStateMachine: Sendable {
     }
 
     /// The message is of no use any more. An attempt that is in progress is the last one.
-    package mutating func drop(_ id: String, at now: MonotonicTime) -> [Action] {
+    package mutating func cancel(_ id: String) -> [Action] {
         guard let entry = entries[id] else { return [] }
-        guard !entry.isSending else {
-            entries[id]?.message.expiresAt = now
-            return []
-        }
+        entries[id]?.isCancelled = true
         var actions: [Action] = []
-        end(id, .expired, &actions)
+        if !entry.isSending { end(id, .cancelled, &actions) }
         return actions
     }
 
@@ -107,6 +102,7 @@ package struct WebhookQueueStateMachine: Sendable {
         switch answer {
         case .accepted: end(id, .accepted, &actions)
         case .refused: end(id, .refused, &actions)
+        case .unavailable where entry.isCancelled: end(id, .cancelled, &actions)
         case .unavailable:
             let delay = min(limits.retryDelay * (1 << min(entry.attempts - 1, 16)), limits.retryDelayMax)
             entries[id]?.isSending = false
@@ -146,7 +142,7 @@ package struct WebhookMessage: Sendable, Hashable {
     /// Who has a share of the messages that wait.
     package let owner: String
     /// It is of no use afterwards.
-    package internal(set) var expiresAt: MonotonicTime
+    package let expiresAt: MonotonicTime
 
     package init(id: String, owner: String, body: [UInt8], expiresAt: MonotonicTime) {
         (self.id, self.owner, self.body, self.expiresAt) = (id, owner, body, expiresAt)

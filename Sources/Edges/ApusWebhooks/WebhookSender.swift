@@ -20,6 +20,8 @@ import Synchronization
 package final class WebhookSender: Service {
     private let configuration: WebhookConfiguration
     private let spool: SpoolDirectory?
+    /// One thread, so that the files of a message are written and removed in order.
+    private let disk = NIOThreadPool(numberOfThreads: 1)
     private let log: LogLimiter
     private let queue: Mutex<WebhookQueueStateMachine>
     private let work: AsyncStream<WebhookMessage>
@@ -28,11 +30,11 @@ package final class WebhookSender: Service {
     private let accepted = Counter(label: "apus_push_sent_total", dimensions: [("result", "accepted")])
     private let refused = Counter(label: "apus_push_sent_total", dimensions: [("result", "refused")])
     private let expired = Counter(label: "apus_push_sent_total", dimensions: [("result", "expired")])
+    private let cancelled = Counter(label: "apus_push_sent_total", dimensions: [("result", "cancelled")])
     private let dropped = Counter(label: "apus_push_sent_total", dimensions: [("result", "dropped")])
     private let failed = Counter(label: "apus_push_attempts_failed_total")
     private let waiting = Gauge(label: "apus_push_waiting")
 
-    private static let answerByteCountMax = 64 << 10
     private static let tick = Duration.milliseconds(50)
 
     /// - Parameter wallSeconds: the clock of the signatures.
@@ -43,6 +45,7 @@ package final class WebhookSender: Service {
         spool = configuration.spoolDirectory.map { SpoolDirectory(path: $0, countMax: configuration.spoolMax) }
         (log, self.wallSeconds) = (limited, wallSeconds)
         queue = Mutex(WebhookQueueStateMachine(configuration.queue))
+        if spool != nil { disk.start() }
         // Bounded by the machine: a message is here once for each attempt.
         (work, workFeed) = AsyncStream.makeStream()
     }
@@ -53,7 +56,7 @@ package final class WebhookSender: Service {
     /// Sends a message. Returns at once.
     package func send(_ message: WebhookMessage) {
         if let spool {
-            NIOThreadPool.singleton.submit { [self] _ in
+            disk.submit { [self] _ in
                 do throws(ApusError) { try spool.write(message) } catch { drop(error) }
             }
         }
@@ -66,9 +69,9 @@ package final class WebhookSender: Service {
     }
 
     /// Does not send the message any more, and removes it from the spool directory.
-    package func drop(id: String) {
-        if let spool { NIOThreadPool.singleton.submit { _ in spool.remove(id) } }
-        perform(queue.withLock { $0.drop(id, at: .now()) })
+    package func cancel(id: String) {
+        if let spool { disk.submit { _ in spool.remove(id) } }
+        perform(queue.withLock { $0.cancel(id) })
     }
 
     private func drop(_ error: ApusError) {
@@ -81,6 +84,7 @@ package final class WebhookSender: Service {
             switch action {
             case .send(let message): workFeed.yield(message)
             case .ended(_, .accepted): accepted.increment()
+            case .ended(_, .cancelled): cancelled.increment()
             case .ended(let message, .refused):
                 refused.increment()
                 log.log(.warning, "The webhook refused a message", metadata: ["apus.message": "\(message.id)"])
@@ -94,7 +98,11 @@ package final class WebhookSender: Service {
 
     /// Sends until the node stops.
     package func run() async throws {
-        guard let url = configuration.url else { return try await gracefulShutdown() }
+        if let url = configuration.url { try await run(at: url) } else { try? await gracefulShutdown() }
+        if spool != nil { try await disk.shutdownGracefully() }
+    }
+
+    private func run(at url: String) async throws {
         let client = try makeClient()
         await cancelWhenGracefulShutdown {
             await withDiscardingTaskGroup { group in
@@ -144,8 +152,6 @@ package final class WebhookSender: Service {
             let response = try await client.execute(
                 request, timeout: .nanoseconds(configuration.timeout.nanoseconds))
             answer = Self.answer(to: Int(response.status.code))
-            // Read, so that the connection can be used again.
-            _ = try? await response.body.collect(upTo: Self.answerByteCountMax)
             if answer != .accepted {
                 note([LogKey.reason: "HTTP \(response.status.code)", "apus.message": "\(message.id)"])
             }

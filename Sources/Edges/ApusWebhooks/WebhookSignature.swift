@@ -1,3 +1,4 @@
+import ApusCore
 import Crypto
 import Foundation
 
@@ -13,10 +14,6 @@ package enum WebhookSignature {
         var code = HMAC<SHA256>(key: SymmetricKey(data: secret))
         code.update(data: Data("\(wallSeconds).".utf8))
         code.update(data: body)
-        let digits = code.finalize().map { byte in
-            let text = String(byte, radix: 16)
-            return text.utf8.count == 1 ? "0" + text : text
-        }
-        return "t=\(wallSeconds),v1=\(digits.joined())"
+        return "t=\(wallSeconds),v1=\(Hexadecimal.text(code.finalize()))"
     }
 }

@@ -14,5 +14,5 @@ struct NodePusher: CallPusher {
         sender.send(WebhookMessage(id: id, owner: owner, body: body, expiresAt: .now() + timeLeft))
     }
 
-    func drop(id: String) { sender.drop(id: id) }
+    func cancel(id: String) { sender.cancel(id: id) }
 }

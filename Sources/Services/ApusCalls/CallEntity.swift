@@ -113,8 +113,8 @@ struct CallKind {
             let state = call.state
             guard state.phase != .unspecified else { throw ApusError(.callUnknown) }
             let isParty = state.claims.contains { $0.party == message.party }
-            guard isParty, let caller = state.claims.first else { throw ApusError(.illegalRelation) }
-            return CallParties(state, for: message, caller.party)
+            guard isParty else { throw ApusError(.illegalRelation) }
+            return CallParties(state, for: message)
         }
         definition.onReminder { call, _, scope throws(ApusError) in
             try change(&call, &scope) { machine, now, actions throws(ApusError) in
@@ -185,7 +185,7 @@ struct CallKind {
         let message = CallPush.with {
             $0.over = isOver
             ($0.call, $0.type, $0.extra) = (state.id, state.type, state.extra)
-            ($0.caller, $0.party) = (state.claims[0].party, state.claims[Int(state.legs[leg].claim)].party)
+            ($0.caller, $0.party) = (state.party(of: 0), state.party(of: leg))
             ($0.endpoint, $0.startedMs, $0.ringEndMs) = (state.legs[leg].endpoint, state.startedMs, state.ringEndMs)
         }
         try scope.tell(node, message)
@@ -198,7 +198,7 @@ struct CallKind {
                 $0.endpoint = state.legs[leg].endpoint
                 $0.notice = .with { ($0.call, $0.mediaEnded) = (state.id, true) }
             }
-            try scope.tell(CallPartyEntity.self, state.claims[Int(state.legs[leg].claim)].party.address, forward)
+            try scope.tell(CallPartyEntity.self, state.party(of: leg).address, forward)
         }
     }
 
@@ -206,31 +206,30 @@ struct CallKind {
     private static func notify(
         _ leg: Int, of state: CallState, _ stage: CallStage, _ scope: inout EntityScope, end: CallLegEnd? = nil
     ) throws(ApusError) {
-        func party(_ leg: Int) -> CallParty { state.claims[Int(state.legs[leg].claim)].party }
         let peer = leg == 0 ? Int(state.winner) : 0
         let notice = CallNotice.with {
             ($0.call, $0.stage, $0.type, $0.isCaller) = (state.id, stage, state.type, leg == 0)
-            if leg != peer { $0.peer = party(peer) }
+            if leg != peer { $0.peer = state.party(of: peer) }
             if stage == .ring, leg != 0 { ($0.extra, $0.ringEndMs) = (state.extra, state.ringEndMs) }
             if let end { ($0.reason, $0.number) = (end.reason, end.number) }
         }
         try scope.tell(
-            CallPartyEntity.self, party(leg).address,
+            CallPartyEntity.self, state.party(of: leg).address,
             CallForward.with { ($0.endpoint, $0.notice) = (state.legs[leg].endpoint, notice) })
     }
 }
 
 extension CallParties {
     /// What a leg learns that takes part.
-    fileprivate init(_ state: CallState, for leg: CallPeek, _ caller: CallParty) {
+    fileprivate init(_ state: CallState, for leg: CallPeek) {
         self.init()
-        (self.caller, called) = (caller, state.claims.dropFirst().map(\.party))
+        (caller, called) = (state.party(of: 0), state.claims.dropFirst().map(\.party))
         over = state.phase == .ended && state.releaseChannels.status != .wanted
         guard state.winner != 0 else { return }
-        winner = state.claims[Int(state.legs[Int(state.winner)].claim)].party
+        winner = state.party(of: Int(state.winner))
         guard !over else { return }
         let index = state.legs.indices.first { index in
-            state.legs[index].endpoint == leg.endpoint && state.claims[Int(state.legs[index].claim)].party == leg.party
+            state.legs[index].endpoint == leg.endpoint && state.party(of: index) == leg.party
         }
         if index == 0 { side = .caller } else if index == Int(state.winner) { side = .winner }
     }

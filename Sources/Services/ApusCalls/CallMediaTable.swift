@@ -17,6 +17,8 @@ final class CallMediaTable: Sendable {
     struct Entry: Sendable {
         let session: Session
         let onChange: @Sendable (CallMediaChange) -> Void
+        /// The client has a grant.
+        var isGranted: Bool
         /// The call has confirmed that the client may have media.
         var isConfirmed = false
         /// Its answer is being waited for.
@@ -36,15 +38,18 @@ final class CallMediaTable: Sendable {
 
     /// Adds an entry, if the connection has none for the call.
     ///
-    /// - Parameter isAsking: the caller asks the call itself.
+    /// - Parameter isGranted: the client has a grant, and the call is asked at the next check. Otherwise the caller
+    ///   asks it.
     func add(
-        _ key: Key, _ session: Session, isAsking: Bool, now: MonotonicTime = .now(),
+        _ key: Key, _ session: Session, isGranted: Bool, now: MonotonicTime = .now(),
         onChange: @escaping @Sendable (CallMediaChange) -> Void
     ) {
-        let checkAt = isAsking ? now + interval : now
-        let new = Entry(session: session, onChange: onChange, checkAt: checkAt)
+        let new = Entry(
+            session: session, onChange: onChange, isGranted: isGranted, checkAt: isGranted ? now : now + interval)
         entries.withLock { entries in
-            if entries[key.connection]?[key.call] == nil { entries[key.connection, default: [:]][key.call] = new }
+            let known = entries[key.connection]?[key.call] != nil
+            if !known { entries[key.connection, default: [:]][key.call] = new }
+            if isGranted { entries[key.connection]?[key.call]?.isGranted = true }
         }
     }
 
@@ -62,39 +67,50 @@ final class CallMediaTable: Sendable {
         return true
     }
 
+    /// The media have not ended.
     func has(_ key: Key) -> Bool { entries.withLock { $0[key.connection]?[key.call] != nil } }
 
-    /// The call did not answer. It is asked again, if it has confirmed the entry before or the client has a grant.
+    /// The call did not answer. It is asked again if it has confirmed the entry before, or the client has a grant.
+    /// Otherwise the client has no media yet, and the entry ends.
     func failed(_ key: Key, now: MonotonicTime = .now()) {
         entries.withLock { entries in
-            entries[key.connection]?[key.call]?.isAsking = false
-            entries[key.connection]?[key.call]?.checkAt = now + Self.retryDelay
+            guard var entry = entries[key.connection]?[key.call] else { return }
+            guard entry.isConfirmed || entry.isGranted else { return Self.remove(key, &entries) }
+            (entry.isAsking, entry.checkAt) = (false, now + Self.retryDelay)
+            entries[key.connection]?[key.call] = entry
         }
     }
 
     /// Ends the media of a client in a call.
     func end(_ key: Key, _ error: ApusError) {
         let entry = entries.withLock { entries in
-            let entry = entries[key.connection]?.removeValue(forKey: key.call)
-            if entries[key.connection]?.isEmpty ?? false { entries[key.connection] = nil }
-            return entry
+            defer { Self.remove(key, &entries) }
+            return entries[key.connection]?[key.call]
         }
         entry?.onChange(.ended(error))
     }
 
+    private static func remove(_ key: Key, _ entries: inout [ObjectIdentifier: [CallID: Entry]]) {
+        entries[key.connection]?[key.call] = nil
+        if entries[key.connection]?.isEmpty ?? false { entries[key.connection] = nil }
+    }
+
     func closed(_ connection: ObjectIdentifier) { entries.withLock { $0[connection] = nil } }
 
-    /// Takes the entries whose calls are to be asked now, at most this many.
+    /// Takes the entries whose calls are to be asked now, at most this many, those that have waited longest first.
     func takeDue(_ countMax: Int, now: MonotonicTime = .now()) -> [(key: Key, session: Session)] {
         entries.withLock { entries in
-            var due: [(key: Key, session: Session)] = []
+            var due: [(key: Key, entry: Entry)] = []
             for (connection, calls) in entries {
-                for (call, entry) in calls where !entry.isAsking && entry.checkAt <= now && due.count < countMax {
-                    entries[connection]?[call]?.isAsking = true
-                    due.append((Key(connection: connection, call: call), entry.session))
+                for (call, entry) in calls where !entry.isAsking && entry.checkAt <= now {
+                    due.append((Key(connection: connection, call: call), entry))
                 }
             }
-            return due
+            due.sort { $0.entry.checkAt < $1.entry.checkAt }
+            return due.prefix(countMax).map { key, entry in
+                entries[key.connection]?[key.call]?.isAsking = true
+                return (key, entry.session)
+            }
         }
     }
 }

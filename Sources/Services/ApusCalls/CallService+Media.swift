@@ -12,7 +12,7 @@ extension CallService: CallMedia {
     ) async throws(ApusError) -> CallMediaRight {
         let key = CallMediaTable.Key(connection: ObjectIdentifier(connection), call: try Self.id(call))
         // Before the call is asked: its end may come while the answer is on its way.
-        media.add(key, session, isAsking: true, onChange: onChange)
+        media.add(key, session, isGranted: false, onChange: onChange)
         do throws(ApusError) {
             let right = try await right(of: session, in: key.call)
             guard !connection.isClosed, media.confirmed(key, right) else { throw ApusError(.callUnknown) }
@@ -29,7 +29,7 @@ extension CallService: CallMedia {
     ) {
         guard let id = try? Self.id(call) else { return }
         media.add(
-            CallMediaTable.Key(connection: ObjectIdentifier(connection), call: id), session, isAsking: false,
+            CallMediaTable.Key(connection: ObjectIdentifier(connection), call: id), session, isGranted: true,
             onChange: onChange)
     }
 

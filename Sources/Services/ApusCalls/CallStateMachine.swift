@@ -340,7 +340,7 @@ package struct CallStateMachine: Sendable {
         return row
     }
 
-    func party(of leg: Int) -> CallParty { state.claims[Int(state.legs[leg].claim)].party }
+    func party(of leg: Int) -> CallParty { state.party(of: leg) }
 
     /// A called leg that can still accept, or wait for its party.
     func isOpen(_ leg: Int) -> Bool {
@@ -358,4 +358,8 @@ package struct CallStateMachine: Sendable {
         let (sum, isOver) = time.addingReportingOverflow(duration.nanoseconds / 1_000_000)
         return isOver ? (time < 0 ? .min : .max) : sum
     }
+}
+
+extension CallState {
+    func party(of leg: Int) -> CallParty { claims[Int(legs[leg].claim)].party }
 }

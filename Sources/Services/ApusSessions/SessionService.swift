@@ -212,7 +212,7 @@ package final class SessionService: Service, Sendable {
             return .failure(ApusError(.notAllowed, "the token does not name this device"))
         }
         // Before the owner is asked: if the right is lost meanwhile, the session ends.
-        state.withLock { $0.edge.uses(session.id, device) }
+        uses(device, in: session)
         guard subscribe else { return await ask(device, for: session, subscribe: false, control: control) }
         switch state.withLock({ $0.edge.subscribing(session.id, device) }) {
         case .failure(let error):
@@ -230,7 +230,7 @@ package final class SessionService: Service, Sendable {
     /// True if another node granted this session the permission to play the device. If the account lost a right to it
     /// since, the device's owner decides.
     package func isGranted(_ grant: [UInt8], _ session: Session, device: DeviceID) -> Bool {
-        state.withLock { $0.edge.uses(session.id, device) }
+        uses(device, in: session)
         return !revocations.hasLost(session.account, device)
             && sealer.allows(grant, session, device: device, wallSeconds: wallSeconds())
     }
@@ -246,10 +246,8 @@ package final class SessionService: Service, Sendable {
     package func grant(
         _ session: Session, call channel: ChannelID, isPublished: Bool, peer: DeviceID?
     ) -> [UInt8] {
-        let expiresAt = wallSeconds() + configuration.grantLifetime.components.seconds
-        let name = CallChannel.grantName(channel, isPublished: isPublished)
-        return (try? sealer.sealGrant(session, device: name, peers: peer.map { [$0] } ?? [], expiresAt: expiresAt))
-            ?? []
+        grant(
+            session, device: CallChannel.grantName(channel, isPublished: isPublished), peers: peer.map { [$0] } ?? [])
     }
 
     /// True if another node granted this session the permission to publish, or to play, the channel of a call, and its
@@ -288,8 +286,12 @@ package final class SessionService: Service, Sendable {
     /// A grant to play a device. Every node accepts it for ``SessionConfiguration/grantLifetime``, or until the
     /// session's token expires.
     package func grant(_ session: Session, device: DeviceID) -> [UInt8] {
+        grant(session, device: device, peers: nil)
+    }
+
+    private func grant(_ session: Session, device: DeviceID, peers: [DeviceID]?) -> [UInt8] {
         let expiresAt = wallSeconds() + configuration.grantLifetime.components.seconds
-        return (try? sealer.sealGrant(session, device: device, expiresAt: expiresAt)) ?? []
+        return (try? sealer.sealGrant(session, device: device, peers: peers, expiresAt: expiresAt)) ?? []
     }
 
     /// Ends a session's subscription to a device.

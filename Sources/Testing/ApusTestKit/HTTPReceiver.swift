@@ -16,8 +16,8 @@ package final class HTTPReceiver: Sendable {
         package var body: String
     }
 
-    /// The status for the request of this number, from 1; nil for no answer.
-    package typealias Answer = @Sendable (Int) -> Int?
+    /// The status for a request, and its number from 1; nil for no answer.
+    package typealias Answer = @Sendable (Request, Int) -> Int?
 
     private let answer: Answer
     private let kept = Mutex<[Request]>([])
@@ -25,7 +25,8 @@ package final class HTTPReceiver: Sendable {
 
     private init(_ answer: @escaping Answer) { self.answer = answer }
 
-    package static func start(_ answer: @escaping Answer) async throws -> HTTPReceiver {
+    /// - Parameter port: 0 asks the system for a free one.
+    package static func start(port: Int = 0, _ answer: @escaping Answer) async throws -> HTTPReceiver {
         let receiver = HTTPReceiver(answer)
         let channel = try await ServerBootstrap(group: MultiThreadedEventLoopGroup.singleton)
             .serverChannelOption(.socketOption(.so_reuseaddr), value: 1)
@@ -35,7 +36,7 @@ package final class HTTPReceiver: Sendable {
                     try channel.pipeline.syncOperations.addHandler(ReceiverHandler(receiver))
                 }
             }
-            .bind(host: "127.0.0.1", port: 0).get()
+            .bind(host: "127.0.0.1", port: port).get()
         receiver.channel.withLock { $0 = channel }
         return receiver
     }
@@ -54,7 +55,7 @@ package final class HTTPReceiver: Sendable {
             kept.append(request)
             return kept.count
         }
-        return answer(number)
+        return answer(request, number)
     }
 }
 
@@ -76,8 +77,9 @@ private final class ReceiverHandler: ChannelInboundHandler {
         case .end:
             guard let head, let status = receiver.received(head, body) else { return }
             let answer = HTTPResponseHead(
-                version: .http1_1, status: .init(statusCode: status), headers: ["Content-Length": "0"])
+                version: .http1_1, status: .init(statusCode: status), headers: ["Content-Length": "2"])
             context.write(wrapOutboundOut(.head(answer)), promise: nil)
+            context.write(wrapOutboundOut(.body(.byteBuffer(ByteBuffer(string: "{}")))), promise: nil)
             context.writeAndFlush(wrapOutboundOut(.end(nil)), promise: nil)
         }
     }

@@ -1,7 +1,4 @@
 import Foundation
-import NIOCore
-import NIOHTTP1
-import NIOPosix
 import Synchronization
 
 /// A collector of traces: an HTTP server on 127.0.0.1 that keeps the spans that are posted to it.
@@ -35,29 +32,23 @@ package final class SpanCollector: Sendable {
     }
 
     private let state: Mutex<State>
-    private let channel = Mutex<(any Channel)?>(nil)
+    private let receiver = Mutex<HTTPReceiver?>(nil)
 
     private init(_ manner: Manner) { state = Mutex(State(manner: manner)) }
 
     /// - Parameter port: 0 asks the system for a free one.
     package static func start(_ manner: Manner = .answers(200), port: Int = 0) async throws -> SpanCollector {
         let collector = SpanCollector(manner)
-        let channel = try await ServerBootstrap(group: MultiThreadedEventLoopGroup.singleton)
-            .serverChannelOption(.socketOption(.so_reuseaddr), value: 1)
-            .childChannelInitializer { channel in
-                channel.eventLoop.makeCompletedFuture {
-                    try channel.pipeline.syncOperations.configureHTTPServerPipeline()
-                    try channel.pipeline.syncOperations.addHandler(CollectorHandler(collector))
-                }
-            }
-            .bind(host: "127.0.0.1", port: port).get()
-        collector.channel.withLock { $0 = channel }
+        let receiver = try await HTTPReceiver.start(port: port) { [weak collector] request, _ in
+            collector?.received(request)
+        }
+        collector.receiver.withLock { $0 = receiver }
         return collector
     }
 
-    package func stop() async throws { try await channel.withLock { $0.take() }?.close() }
+    package func stop() async throws { try await receiver.withLock { $0.take() }?.stop() }
 
-    package var port: Int { channel.withLock { $0?.localAddress?.port } ?? 0 }
+    package var port: Int { receiver.withLock { $0 }?.port ?? 0 }
     package var requestCount: Int { state.withLock { $0.requestCount } }
     /// Of the requests that were answered with 200.
     package var spans: [Span] { state.withLock { $0.spans } }
@@ -65,13 +56,14 @@ package final class SpanCollector: Sendable {
     package func set(_ manner: Manner) { state.withLock { $0.manner = manner } }
 
     /// The status of the answer; nil for none.
-    fileprivate func received(_ head: HTTPRequestHead, _ body: ByteBuffer) -> Int? {
+    private func received(_ request: HTTPReceiver.Request) -> Int? {
         state.withLock { state in
             state.requestCount += 1
             guard case .answers(let status) = state.manner else { return nil }
             guard status == 200 else { return status }
-            guard head.method == .POST, head.uri == "/v1/traces", head.headers["content-type"] == ["application/json"],
-                let export = try? JSONDecoder().decode(Export.self, from: Data(body.readableBytesView))
+            guard request.method == "POST", request.path == "/v1/traces",
+                request.headers["content-type"] == "application/json",
+                let export = try? JSONDecoder().decode(Export.self, from: Data(request.body.utf8))
             else { return 400 }
             state.spans += export.spans
             return status
@@ -127,31 +119,6 @@ private struct Export: Decodable {
                     node: node, trace: span.traceId, id: span.spanId, parent: span.parentSpanId, name: span.name,
                     kind: span.kind, isFailure: span.status.code == 2, attributes: Self.texts(span.attributes))
             }
-        }
-    }
-}
-
-private final class CollectorHandler: ChannelInboundHandler {
-    typealias InboundIn = HTTPServerRequestPart
-    typealias OutboundOut = HTTPServerResponsePart
-
-    private let collector: SpanCollector
-    private var head: HTTPRequestHead?
-    private var body = ByteBuffer()
-
-    init(_ collector: SpanCollector) { self.collector = collector }
-
-    func channelRead(context: ChannelHandlerContext, data: NIOAny) {
-        switch unwrapInboundIn(data) {
-        case .head(let head): (self.head, body) = (head, ByteBuffer())
-        case .body(var part): body.writeBuffer(&part)
-        case .end:
-            guard let head, let status = collector.received(head, body) else { return }
-            let answer = HTTPResponseHead(
-                version: .http1_1, status: HTTPResponseStatus(statusCode: status), headers: ["Content-Length": "2"])
-            context.write(wrapOutboundOut(.head(answer)), promise: nil)
-            context.write(wrapOutboundOut(.body(.byteBuffer(ByteBuffer(string: "{}")))), promise: nil)
-            context.writeAndFlush(wrapOutboundOut(.end(nil)), promise: nil)
         }
     }
 }

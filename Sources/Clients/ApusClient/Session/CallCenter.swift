@@ -1,7 +1,6 @@
 import ApusContract
 public import ApusCore
 import Foundation
-import SwiftProtobuf
 import Synchronization
 
 /// Makes the views of calls (CALL-2, CALL-12). An app registers one for each kind of call that it shows.
@@ -245,7 +244,7 @@ public final class CallCenter: Sendable {
         switch notice.stage {
         case .ringing where shown == nil, .accepted where shown == nil:
             // The answer to the call that was placed was lost. Nobody would see it.
-            session.post(ClientReportCallRequest.with { ($0.call, $0.event) = (notice.call, .hungUp) })
+            session.post(ClientSession.event(.hungUp, of: notice.call))
         case .ring: await ring(notice)
         case .ringing: if let shown { await respond(shown) }
         case .accepted:
@@ -277,10 +276,7 @@ public final class CallCenter: Sendable {
             extra?.bizType.flatMap { state.managers[$0] }
                 ?? (extra?.bizType == nil ? state.managers.values.first : nil)
         }
-        guard let manager else {
-            _ = try? await session.report(.busy, of: notice.call)
-            return invalid(notice, ApusError(.callInterfaceMissing))
-        }
+        guard let manager else { return refuse(notice, ApusError(.callInterfaceMissing)) }
         // Both sides call each other, and the cluster has chosen the other side's call (docs/calls.md).
         let crossing = state.withLock { state -> String? in
             guard let entry = state.current?.entry, entry.isOutgoing, !state.isAccepted,
@@ -289,13 +285,10 @@ public final class CallCenter: Sendable {
             return entry.id
         }
         if let crossing {
-            session.post(ClientReportCallRequest.with { ($0.call, $0.event) = (crossing, .cancelled) })
+            session.post(ClientSession.event(.cancelled, of: crossing))
             await end(crossing, ApusError(.calleeBusy))
         }
-        guard !isOnCalling else {
-            _ = try? await session.report(.busy, of: notice.call)
-            return invalid(notice, ApusError(.onCalling))
-        }
+        guard !isOnCalling else { return refuse(notice, ApusError(.onCalling)) }
         await show(Entry(id: notice.call, isOutgoing: false, peer: notice.peer, extra: notice.extra), manager)
     }
 
@@ -323,6 +316,11 @@ public final class CallCenter: Sendable {
 
     private func view(of call: String) -> (any CallInterface)? {
         state.withLock { $0.current?.entry.id == call ? $0.current?.view : nil }
+    }
+
+    private func refuse(_ notice: ClientSession.CallNotice, _ error: ApusError) {
+        session.post(ClientSession.event(.busy, of: notice.call))
+        invalid(notice, error)
     }
 
     private func invalid(_ notice: ClientSession.CallNotice, _ error: ApusError) {

@@ -116,7 +116,7 @@ extension ClientSession {
         post(Self.event(isRing ? .rang : .confirmed, of: notice.call, stage: notice.stage))
     }
 
-    private static func event(
+    static func event(
         _ event: ClientCallEvent, of id: String, stage: ClientCallStage = .unspecified, code: Int32 = 0
     ) -> ClientReportCallRequest {
         .with { ($0.call, $0.event, $0.stage, $0.code) = (id, event, stage, code) }

@@ -37,13 +37,11 @@ extension ClientSession {
     /// came over the connection too or not (CALL-10).
     ///
     /// - Parameter payload: `link`, `ts` and `voipEnable` of the notification, in JSON.
-    /// - Throws: if the call is not to be shown (CALL-9): −2503 for a payload that is not one of a call, −2530 if it
-    ///   has rung for its time by this client's clock, otherwise how it has ended: −2520 to −2523, −2530, or −2508
-    ///   if that is long ago.
+    /// - Throws: if the call is not to be shown (CALL-9): −2503 for a payload that is not one of a call, otherwise how
+    ///   it has ended: −2520 to −2523, −2530, or −2508 if that is long ago. The cluster decides that: the clock of
+    ///   this client may be wrong.
     public func joinCall(push payload: String) async throws(ApusError) -> Call {
-        let push = try CallPush(payload)
-        guard !push.isOver(at: Date()) else { throw ApusError(.callTimedOut, "the notification is too old") }
-        let call = try await report(.joined, of: push.call)
+        let call = try await report(.joined, of: try CallPush(payload).call)
         guard !call.isEnded else { throw call.error ?? ApusError(.callUnknown, "the call is over") }
         return call
     }
@@ -51,35 +49,16 @@ extension ClientSession {
 
 /// What a push notification of a call says (CALL-10, CALL-11).
 struct CallPush {
-    /// The clocks of a phone and of the cluster may differ by this.
-    private static let clockTolerance: TimeInterval = 60
-
     /// The session id.
     let call: String
-    private let sent: Date
-    private let ringTime: TimeInterval
 
     /// - Throws: −2503.
     init(_ payload: String) throws(ApusError) {
         struct Payload: Decodable {
-            enum Keys: String, CodingKey {
-                case link, ts
-            }
-
             var link: String
-            var ts: Double
-
-            init(from decoder: any Swift.Decoder) throws {
-                let values = try decoder.container(keyedBy: Keys.self)
-                link = try values.decode(String.self, forKey: .link)
-                // The values of Firebase's data are strings.
-                let text = try? values.decode(String.self, forKey: .ts)
-                ts = try text.flatMap(Double.init) ?? values.decode(Double.self, forKey: .ts)
-            }
         }
         struct Param: Decodable {
             var sessionId: String
-            var timeout: Double
         }
         let decoder = JSONDecoder()
         guard let payload = try? decoder.decode(Payload.self, from: Data(payload.utf8)),
@@ -87,8 +66,6 @@ struct CallPush {
             let text = link.queryItems?.first(where: { $0.name == "param" })?.value,
             let param = try? decoder.decode(Param.self, from: Data(text.utf8)), !param.sessionId.isEmpty
         else { throw ApusError(.callDataInvalid, "the notification is not one of a call") }
-        (call, sent, ringTime) = (param.sessionId, Date(timeIntervalSince1970: payload.ts), param.timeout)
+        call = param.sessionId
     }
-
-    func isOver(at now: Date) -> Bool { now.timeIntervalSince(sent) > ringTime + Self.clockTolerance }
 }

@@ -352,23 +352,15 @@ final class CallLoad: Sendable {
         return memory
     }
 
-    /// Of all nodes' processes, in bytes (proc(5), `statm`).
+    /// Of all nodes' processes, in bytes.
     private func residentBytes() throws(ApusError) -> Double {
         var sum = 0.0
-        for node in stage.local.mark.nodes { sum += try stage.residentBytes(of: node.name) }
+        for node in stage.local.mark.nodes {
+            guard let pid = NodeProcess(node.name, in: stage.local.directory).pid else {
+                throw ApusError(.internalFailure, "the node \(node.name) is not running")
+            }
+            sum += Double(try BenchProcess.residentByteCount(of: pid))
+        }
         return sum
-    }
-}
-
-extension SignInStage {
-    /// The resident memory of a node's process, in bytes.
-    fileprivate func residentBytes(of node: String) throws(ApusError) -> Double {
-        let fields = NodeProcess(node, in: local.directory).pid.flatMap { pid in
-            (try? String(contentsOfFile: "/proc/\(pid)/statm", encoding: .utf8))?.split(separator: " ")
-        }
-        guard let fields, fields.count > 1, let pages = Double(fields[1]) else {
-            throw ApusError(.internalFailure, "the node \(node) is not running")
-        }
-        return pages * Double(sysconf(Int32(_SC_PAGESIZE)))
     }
 }

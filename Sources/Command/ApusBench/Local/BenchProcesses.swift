@@ -78,6 +78,17 @@ final class BenchProcess {
         return ticks / Double(sysconf(Int32(_SC_CLK_TCK)))
     }
 
+    /// The resident memory of a process, in bytes (proc(5), `statm`).
+    ///
+    /// - Throws: 10018 if it is not running.
+    static func residentByteCount(of pid: pid_t) throws(ApusError) -> Int {
+        let text = try? String(contentsOfFile: "/proc/\(pid)/statm", encoding: .utf8)
+        guard let fields = text?.split(separator: " "), fields.count > 1, let pages = Int(fields[1]) else {
+            throw ApusError(.internalFailure, "the process \(pid) is not running")
+        }
+        return pages * Int(getpagesize())
+    }
+
     /// The path of a command, from the search path.
     static func find(_ command: String) -> String? {
         let path = ProcessInfo.processInfo.environment["PATH"] ?? "/usr/local/bin:/usr/bin:/bin"

@@ -147,12 +147,12 @@ struct BenchEntitiesCommand: AsyncParsableCommand {
         configuration.entityCountMax = activations + 1
         let node = BenchNode("b", directory: directory, standby: "none", configuration: configuration)
         say("\(activations) entities")
-        let before = Self.residentByteCount()
+        let before = try BenchProcess.residentByteCount(of: getpid())
         for number in 0..<activations {
             let address = EntityAddress(kind: .unkeptProbe, key: "\(number)")
             _ = try await node.registry.ref(EntityCell<ProbeReported>.self, address).ask(ProbeEcho())
         }
-        let bytes = Double(Self.residentByteCount() - before) / Double(activations)
+        let bytes = Double(try BenchProcess.residentByteCount(of: getpid()) - before) / Double(activations)
         let quiet = try await longestCall(node) { try? await Task.sleep(for: .seconds(1)) }
         var map = BenchNode.map(standby: nil)
         map.revision = 2
@@ -191,10 +191,5 @@ struct BenchEntitiesCommand: AsyncParsableCommand {
         await body()
         calls.cancel()
         return try await calls.value.milliseconds
-    }
-
-    private static func residentByteCount() -> Int {
-        let fields = (try? String(contentsOfFile: "/proc/self/statm", encoding: .utf8))?.split(separator: " ") ?? []
-        return (fields.count > 1 ? Int(fields[1]) ?? 0 : 0) * Int(getpagesize())
     }
 }

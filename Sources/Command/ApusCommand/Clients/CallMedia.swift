@@ -9,25 +9,18 @@ import Synchronization
 
 /// What a client sends and keeps in a call (CALL-13).
 struct CallMediaOptions: ParsableArguments {
-    @Option(help: "Send this file in a loop, at its own pace.") var file: String?
-    @Option(help: "Send a generated picture with a frame counter and a clock: WIDTHxHEIGHT@FPS.")
-    var testPattern: String?
+    @OptionGroup var source: SourceOptions
     @Option(help: "Record what the other side sends into this MP4 file, without re-encoding.") var record: String?
     @Option(help: "Write one JSON line for every frame that the other side sends to this file.") var log: String?
 
     func validate() throws {
-        guard file == nil || testPattern == nil else {
-            throw ValidationError("Use at most one of --file and --test-pattern.")
+        guard source.count <= 1 else {
+            throw ValidationError("Use at most one of --file, --rtsp and --test-pattern.")
         }
     }
 
     /// Nothing is sent or kept: the call is reported as connected at once.
-    var isEmpty: Bool { file == nil && testPattern == nil && record == nil && log == nil }
-
-    func source(log: Logger) throws(ApusError) -> (any MediaSource)? {
-        if let file { return FileSource(path: file, log: log) }
-        return try testPattern.map { text throws(ApusError) in TestPatternSource(try TestPattern(parsing: text)) }
-    }
+    var isEmpty: Bool { source.count == 0 && record == nil && log == nil }
 }
 
 /// One side of a call on the command line: sends a source, and records and counts what the other side sends.
@@ -50,61 +43,65 @@ final class CallMedia: Sendable {
         }
     }
 
-    private struct Count {
-        var frames = 0
-        var bytes = 0
-        var first: Duration?
-    }
-
     let call: String
     private let session: ClientSession
     private let player: Player
+    private let viewer: Viewer
     private let recorder: MP4Recorder?
     private let frames: FrameLog?
-    private let sending: Task<Void, Never>?
-    private let count: SharedCount
+    private let work: [Task<Void, Never>]
+    private let first: First
 
-    private final class SharedCount: Sendable {
-        let value = Mutex(Count())
+    /// When the first frame arrived, after the accept.
+    private final class First: Sendable {
+        let wait = Mutex<Duration?>(nil)
     }
 
     /// Begins to send and to play.
     ///
-    /// - Throws: 10021 if a file cannot be written, 10026 for a source that cannot be sent.
+    /// - Throws: 10021 if a file cannot be written, 10022 for a test pattern that cannot be read.
     init(_ options: CallMediaOptions, _ session: ClientSession, call: String, log: Logger) throws(ApusError) {
         (self.call, self.session) = (call, session)
-        let recorder = try options.record.map { path throws(ApusError) in try MP4Recorder(path: path) }
-        let frames = try options.log.map { path throws(ApusError) in try FrameLog(path: path) }
-        let (count, begin) = (SharedCount(), MonotonicTime.now())
-        (self.recorder, self.frames, self.count) = (recorder, frames, count)
+        recorder = try options.record.map { path throws(ApusError) in try MP4Recorder(path: path) }
+        frames = try options.log.map { path throws(ApusError) in try FrameLog(path: path) }
+        let viewer = Viewer(frames: frames, recorder: recorder) { error in
+            log.warning("What the other side sends cannot be kept", metadata: Logger.facts(of: error))
+        }
+        let (first, begin) = (First(), MonotonicTime.now())
+        let (arrivals, arrival) = AsyncStream<Void>.makeStream(bufferingPolicy: .bufferingOldest(1))
+        (self.viewer, self.first) = (viewer, first)
         player = Player(
             session: session, call: call,
             onFrame: { frame in
-                recorder?.write(frame)
+                viewer.received(frame)
                 guard !frame.header.flags.contains(.repeated) else { return }
-                frames?.append(frame)
-                let isFirst = count.value.withLock { count in
-                    defer { count.first = count.first ?? (MonotonicTime.now() - begin) }
-                    count.frames += 1
-                    count.bytes += frame.payload.readableBytes
-                    return count.frames == 1
+                let isFirst = first.wait.withLock { wait in
+                    defer { wait = wait ?? (.now() - begin) }
+                    return wait == nil
                 }
-                guard isFirst else { return }
-                session.reportCallConnectedLater(call)
+                if isFirst { arrival.yield() }
             },
             onEvent: { event in
-                if case .ended(let error) = event { log.debug("The media of the call have ended: \(error)") }
+                if case .ended(let error) = event {
+                    log.debug("The other side is not played any more", metadata: Logger.facts(of: error))
+                }
             })
-        sending = try options.source(log: log).map { source in
-            let agent = DeviceAgent(session: session, source: source, call: call, log: log)
-            return Task {
+        let connecting = Task {
+            for await _ in arrivals { _ = try? await session.reportCallConnected(call) }
+        }
+        let agent = try options.source.source(log: log).map { source in
+            DeviceAgent(session: session, source: source, call: call, log: log)
+        }
+        let sending = agent.map { agent in
+            Task {
                 do throws(ApusError) {
                     try await agent.run()
                 } catch {
-                    log.debug("This side of the call is not sent any more: \(error)")
+                    log.debug("This side is not sent any more", metadata: Logger.facts(of: error))
                 }
             }
         }
+        work = [connecting] + (sending.map { [$0] } ?? [])
         player.start()
     }
 
@@ -112,23 +109,16 @@ final class CallMedia: Sendable {
     ///
     /// - Throws: 10021 and 10026 if the recording failed.
     func end() async throws(ApusError) -> Report {
-        sending?.cancel()
-        await sending?.value
+        for task in work { task.cancel() }
+        for task in work { await task.value }
         player.stop()
         // The event loop calls nothing more of this call afterwards.
-        _ = try? await session.eventLoop.submit {}.get()
+        let report = try? await session.eventLoop.submit { [viewer] in viewer.report }.get()
         frames?.close()
-        let count = count.value.withLock { $0 }
-        if count.frames > 0 { _ = try recorder?.finish() }
+        let count = report?.frames ?? 0
+        if count > 0 { _ = try recorder?.finish() }
         return Report(
-            call: call, frames: count.frames, bytes: count.bytes,
-            first_frame_ms: count.first.map { Double($0.nanoseconds) / 1_000_000 })
-    }
-}
-
-extension ClientSession {
-    /// Reports from the event loop that media arrive.
-    fileprivate func reportCallConnectedLater(_ call: String) {
-        Task { _ = try? await reportCallConnected(call) }
+            call: call, frames: count, bytes: report?.bytes ?? 0,
+            first_frame_ms: first.wait.withLock { $0 }.map { Double($0.nanoseconds) / 1_000_000 })
     }
 }

@@ -14,10 +14,7 @@ struct DeviceCommand: AsyncParsableCommand {
         commandName: "device", abstract: "Run as a camera: publish a clip, an RTSP stream or a test pattern.")
 
     @Option(help: "Set the device's id.") var id: String
-    @Option(help: "Publish this file in a loop, at its own pace.") var file: String?
-    @Option(help: "Publish another camera's stream: rtsp://…") var rtsp: String?
-    @Option(help: "Publish a generated picture with a frame counter and a clock: WIDTHxHEIGHT@FPS.")
-    var testPattern: String?
+    @OptionGroup var media: SourceOptions
     @Option(help: "Set the source's number on a device with several cameras.") var source: UInt16 = 0
     @Option(help: "Write one JSON line for every frame to this file.") var log: String?
     @Option(help: "Have this setting, NAME=JSON, such as volume=3. Apps can change it. Repeatable.")
@@ -31,7 +28,7 @@ struct DeviceCommand: AsyncParsableCommand {
     @OptionGroup var connection: ConnectOptions
 
     func validate() throws {
-        guard [file, rtsp, testPattern].count(where: { $0 != nil }) == 1 else {
+        guard media.count == 1 else {
             throw ValidationError("Use exactly one of --file, --rtsp and --test-pattern.")
         }
         _ = try DeviceID.argument(id, "--id")
@@ -44,7 +41,7 @@ struct DeviceCommand: AsyncParsableCommand {
         let device = try DeviceID.argument(id, "--id")
         let access = AccessID(unchecked: id)
         let log = connection.log
-        let media = try makeSource(log: log)
+        guard let media = try media.source(log: log) else { return }
         let configuration = try await connection.client(role: .device, access: access, device: device)
         let frames = try self.log.map { path throws(ApusError) in try FrameLog(path: path) }
         let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
@@ -116,11 +113,5 @@ struct DeviceCommand: AsyncParsableCommand {
             }
         }
         return commands
-    }
-
-    private func makeSource(log: Logger) throws(ApusError) -> any MediaSource {
-        if let file { return FileSource(path: file, log: log) }
-        if let rtsp { return RTSPSource(url: rtsp, log: log) }
-        return TestPatternSource(try TestPattern(parsing: testPattern ?? ""))
     }
 }

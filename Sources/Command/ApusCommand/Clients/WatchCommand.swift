@@ -46,7 +46,7 @@ struct WatchCommand: AsyncParsableCommand {
             LinkReport.say(state, error, to: log)
             if state == .tokenFailed || state == .kicked { ending.end(error ?? ApusError(.tokenInvalid)) }
         }
-        let viewer = Viewer(frames: frames, recorder: recorder, picture: picture, ending: ending)
+        let viewer = Viewer(frames: frames, recorder: recorder, picture: picture) { ending.end($0) }
         let player = Player(
             session: session, device: device, source: source, onFrame: { viewer.received($0) },
             onEvent: { event in
@@ -83,28 +83,32 @@ struct WatchCommand: AsyncParsableCommand {
     }
 }
 
-/// Passes a viewer's frames to the log, the recording and the picture. Confined to the session's loop.
+/// Passes what a client plays to the log, the recording and the picture. Confined to the session's loop.
 final class Viewer: @unchecked Sendable {  // SAFETY: one loop calls it; `report` comes after its end.
     private let frames: FrameLog?
     private let recorder: MP4Recorder?
     private let picture: Snapshot?
-    private let ending: Ending
+    /// The log or the recording cannot be written.
+    private let onFailure: @Sendable (ApusError) -> Void
     private var count = 0
     private var byteCount = 0
     private var gapLongest = Duration.zero
     private var lastArrival: MonotonicTime?
 
-    init(frames: FrameLog?, recorder: MP4Recorder?, picture: Snapshot?, ending: Ending) {
+    init(
+        frames: FrameLog?, recorder: MP4Recorder?, picture: Snapshot? = nil,
+        onFailure: @escaping @Sendable (ApusError) -> Void
+    ) {
         self.frames = frames
         self.recorder = recorder
         self.picture = picture
-        self.ending = ending
+        self.onFailure = onFailure
     }
 
     func received(_ frame: MediaFrame) {
         recorder?.write(frame)
         picture?.write(frame)
-        if let failure = recorder?.failure ?? frames?.failure { ending.end(failure) }
+        if let failure = recorder?.failure ?? frames?.failure { onFailure(failure) }
         guard !frame.header.flags.contains(.repeated) else { return }
         frames?.append(frame)
         let now = MonotonicTime.now()

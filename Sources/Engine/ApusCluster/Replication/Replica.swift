@@ -181,6 +181,7 @@ package struct ReplicaConfiguration: Sendable, Equatable {
     /// Keys and states of one shard, in bytes. A change beyond it is refused with 10007. An eighth of it is left to the
     /// entities that are there, so that a shard with too many entities can still end them. Key `shard_bytes_max`.
     package var shardByteCountMax = 64 << 20
+    /// The size of a shard up to which it takes further entities, in bytes.
     package var newEntityByteCountMax: Int { shardByteCountMax - shardByteCountMax / 8 }
     /// Entities that this node owns, and entities that it holds copies of; each is limited to this. Key `entities_max`.
     package var entityCountMax = 2_000_000

@@ -22,7 +22,7 @@ package protocol CallPusher: Sendable {
     func push(id: String, owner: String, _ body: [UInt8], timeLeft: Duration)
 
     /// Does not send the message any more.
-    func drop(id: String)
+    func cancel(id: String)
 }
 
 /// An owner of a call asks its own node to notify an app.
@@ -70,23 +70,13 @@ extension CallService {
         }
     }
 
-    /// Notifies apps whose calls ring, until the task is cancelled.
+    /// Notifies apps whose calls ring, until the task is cancelled. One after the other, so that the end of a call
+    /// follows its notification.
     func pushNotices() async {
-        await withTaskGroup(of: Void.self) { group in
-            var count = 0
-            for await push in pushes {
-                guard !push.over else {
-                    pusher.drop(id: push.id)
-                    continue
-                }
-                if count >= Self.pushingMax { await group.next() } else { count += 1 }
-                group.addTask { await self.push(push) }
-            }
+        for await push in pushes {
+            if push.over { pusher.cancel(id: push.id) } else { await self.push(push) }
         }
     }
-
-    /// Registrations that are read at once.
-    private static let pushingMax = 32
 
     private func push(_ push: CallPush) async {
         let left = push.ringEndMs - view.clock.wallMilliseconds()

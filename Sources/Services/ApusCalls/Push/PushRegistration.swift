@@ -44,24 +44,15 @@ package struct PushRegistration: Sendable, Hashable {
         }
         // They become headers and paths of the requests to the providers.
         let isPlain = token.utf8.allSatisfy { (0x21...0x7e).contains($0) }
-        let isName = topic.utf8.allSatisfy { byte in
-            Character(UnicodeScalar(byte)).isASCIILetterOrDigit || byte == UInt8(ascii: ".")
-                || byte == UInt8(ascii: "-")
-        }
-        guard isPlain, isName else {
+        guard isPlain, topic.wholeMatch(of: /[A-Za-z0-9.-]*/) != nil else {
             throw ApusError(
                 .badParameter, "a token has printable ASCII characters, a topic letters, digits, '-' and '.'")
         }
-        guard provider != .apns || (!topic.isEmpty && token.utf8.allSatisfy { Character(UnicodeScalar($0)).isHexDigit })
-        else {
+        guard provider != .apns || (!topic.isEmpty && Hexadecimal.bytes(token) != nil) else {
             throw ApusError(.badParameter, "apns needs the app's bundle id as the topic, and a token in hexadecimal")
         }
         (self.provider, self.token, self.topic) = (provider, token, topic)
     }
-}
-
-extension Character {
-    fileprivate var isASCIILetterOrDigit: Bool { isASCII && (isLetter || isNumber) }
 }
 
 /// A call as a push notification has it (CALL-10, CALL-11).
