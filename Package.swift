@@ -205,6 +205,12 @@ let package = Package(
                 "ApusClientAPI", protobuf, lifecycle, coreMetrics, log,
             ]),
         layer(
+            "Services", "ApusEvents",
+            [
+                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions",
+                "ApusClientAPI", "ApusThings", protobuf, crypto, lifecycle, coreMetrics, log,
+            ]),
+        layer(
             "Services", "ApusRelayService",
             [
                 "ApusCore", "ApusConfiguration", "ApusContract", "ApusListener", "ApusWire", "ApusTransport",
@@ -243,7 +249,7 @@ let package = Package(
             [
                 "ApusCore", "ApusConfiguration", "ApusTracing", "ApusListener", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusCommands",
-                "ApusCalls", "ApusRelayService", "ApusGateway", "ApusHTTP", "ApusWebhooks", nioCore, log,
+                "ApusCalls", "ApusEvents", "ApusRelayService", "ApusGateway", "ApusHTTP", "ApusWebhooks", nioCore, log,
             ]),
         layer(
             "Node", "ApusRelayNode",
@@ -256,7 +262,7 @@ let package = Package(
             [
                 "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusEtcd", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI",
-                "ApusOperators", "ApusThings", "ApusCommands", "ApusCalls", "ApusRelayService",
+                "ApusOperators", "ApusThings", "ApusCommands", "ApusCalls", "ApusEvents", "ApusRelayService",
                 "ApusGateway", "ApusHTTP", "ApusWebhooks", "ApusTraversal", "ApusRelay", "ApusTLS",
                 "ApusNodeConfiguration", nioCore,
                 nioPosix, lifecycle, unixSignals, protobuf, log, coreMetrics,
@@ -314,7 +320,7 @@ let package = Package(
         .executableTarget(
             name: "apus-doors",
             dependencies: [
-                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusClientAPI", "ApusNode",
+                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusClientAPI", "ApusEvents", "ApusNode",
                 "ApusCommand", protobuf,
             ],
             path: "Examples/Doors", exclude: ["pass"], swiftSettings: apusSettings),
@@ -353,6 +359,7 @@ let package = Package(
             [
                 "ApusCore", "ApusTestKit", "ApusWebhooks", lifecycle, log, crypto,
             ]),
+        test("ApusEventsTests", ["ApusCore", "ApusEvents", protobuf]),
         test("ApusThingsTests", ["ApusCore", "ApusSessions", "ApusThings", protobuf]),
         test(
             "ApusHTTPTests",

@@ -2,6 +2,7 @@ import ApusClientAPI
 import ApusCluster
 import ApusContract
 import ApusCore
+import ApusEvents
 import ApusNode
 import ApusStorage
 import ApusWire
@@ -92,6 +93,20 @@ extension DoorService {
         api.on(DoorGetRequest.self) { request, call throws(ApusError) in
             try await entities.door(request.door, request.recorded).ask(DoorLook(), timeout: try call.timeLeft())
         }
+    }
+}
+
+extension DoorService {
+    /// Raw data of apps and devices, such as `apus send-server doors/front`: the answer is how often somebody has passed
+    /// the door.
+    func serverHandlers(of node: NodeContext) -> [String: ServerHandler] {
+        let entities = node.entities
+        return [
+            "doors": { message throws(ApusError) in
+                let door = try entities.door(message.path, false)
+                return Array("\(try await door.ask(DoorLook()).passes)".utf8)
+            }
+        ]
     }
 }
 

@@ -9,50 +9,13 @@ import Testing
 struct AccountTests {
     private static let cam = DeviceID(unchecked: "cam")
 
-    /// REST requests to any node, with any token.
-    private struct API {
-        let cluster: Cluster
-
-        @discardableResult
-        func ask(
-            _ method: String, _ path: String, _ token: String, _ body: String? = nil, node: Int = 1, status: Int = 200
-        ) throws -> [String: Any] {
-            let connection = try #require(PlainHTTP(port: cluster.httpPort(node)))
-            let answer = try #require(connection.exchange(method, path, token: token, body: body))
-            #expect(answer.status == status, "\(method) \(path): \(answer.status) \(answer.body)")
-            return (try? JSONSerialization.jsonObject(with: Data(answer.body.utf8)) as? [String: Any]) ?? [:]
-        }
-
-        func text(
-            _ field: String, _ method: String, _ path: String, _ token: String, _ body: String? = nil, node: Int = 1
-        ) throws -> String {
-            try #require(try ask(method, path, token, body, node: node)[field] as? String)
-        }
-
-        /// Expects a refusal with this number.
-        func fails(
-            _ code: ErrorCode, _ method: String, _ path: String, _ token: String, _ body: String? = nil, node: Int = 1
-        ) throws {
-            let connection = try #require(PlainHTTP(port: cluster.httpPort(node)))
-            let answer = try #require(connection.exchange(method, path, token: token, body: body))
-            #expect(
-                answer.status != 200 && answer.body.contains("\(code.number)"),
-                "\(method) \(path): \(answer.status) \(answer.body)")
-        }
-
-        func key(_ customer: String, _ admin: String) throws -> (key: String, id: String) {
-            let answer = try ask("POST", "/v1/customers/\(customer)/keys", admin, "{}")
-            return (try #require(answer["key"] as? String), try #require(answer["id"] as? String))
-        }
-    }
-
     @Test(
         "A user is registered once, signs in until its token expires or is revoked, and uses its devices (IV-A1, IV-A2)"
     )
     func users() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 32_320)
         defer { cluster.down() }
-        let api = API(cluster: cluster)
+        let api = CustomerAPI(cluster: cluster)
         let admin = try cluster.token("--role", "admin")
         try api.ask("POST", "/v1/customers", admin, #"{"customer":"acme"}"#)
         let key = try api.key("acme", admin).key
@@ -101,7 +64,7 @@ struct AccountTests {
     func tokens() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 32_480)
         defer { cluster.down() }
-        let api = API(cluster: cluster)
+        let api = CustomerAPI(cluster: cluster)
         let admin = try cluster.token("--role", "admin")
         try api.ask("POST", "/v1/customers", admin, #"{"customer":"acme"}"#)
         let key = try api.key("acme", admin).key
@@ -140,7 +103,7 @@ struct AccountTests {
     func grants() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 32_360)
         defer { cluster.down() }
-        let api = API(cluster: cluster)
+        let api = CustomerAPI(cluster: cluster)
         let admin = try cluster.token("--role", "admin")
         try api.ask("POST", "/v1/customers", admin, #"{"customer":"acme"}"#)
         let key = try api.key("acme", admin).key
@@ -191,7 +154,7 @@ struct AccountTests {
     func endOfGrants() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 32_520)
         defer { cluster.down() }
-        let api = API(cluster: cluster)
+        let api = CustomerAPI(cluster: cluster)
         let admin = try cluster.token("--role", "admin")
         try api.ask("POST", "/v1/customers", admin, #"{"customer":"acme"}"#)
         let key = try api.key("acme", admin).key
@@ -229,7 +192,7 @@ struct AccountTests {
     func customers() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 32_400)
         defer { cluster.down() }
-        let api = API(cluster: cluster)
+        let api = CustomerAPI(cluster: cluster)
         let admin = try cluster.token("--role", "admin")
         for customer in ["acme", "evil"] {
             try api.ask("POST", "/v1/customers", admin, #"{"customer":"\#(customer)"}"#)
@@ -262,7 +225,7 @@ struct AccountTests {
     func keys() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 32_440)
         defer { cluster.down() }
-        let api = API(cluster: cluster)
+        let api = CustomerAPI(cluster: cluster)
         let admin = try cluster.token("--role", "admin")
         try api.ask("POST", "/v1/customers", admin, #"{"customer":"acme"}"#)
         let acme = try api.key("acme", admin)

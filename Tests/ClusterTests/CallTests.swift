@@ -68,6 +68,29 @@ struct CallTests {
         } catch { #expect((error as? ApusError)?.code == .notAllowed, "\(error)") }
     }
 
+    @Test("An app asks whether a device has two-way video, also while it is away; another answer is −2502 (CALL-1)")
+    func ability() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_620)
+        defer { cluster.down() }
+        let (bell, app) = try await CallClient.pair(cluster)
+        defer { app.close() }
+        let device = DeviceID(unchecked: "bell")
+        #expect(try await !app.session.hasTwoWayVideo(device))
+        try await bell.session.reportTwoWayVideo(true)
+        #expect(try await app.session.hasTwoWayVideo(device))
+        bell.close()
+        #expect(try await app.session.hasTwoWayVideo(device))
+        let again = try await CallClient(cluster, 3, device: "bell").ready()
+        defer { again.close() }
+        try await again.session.reportTwoWayVideo(false)
+        #expect(try await !app.session.hasTwoWayVideo(device))
+        try await again.session.reportProperty(path: "ProReadonly._twoWayVideo", json: #"{"stVal":"perhaps"}"#)
+        await fails(.callResponseInvalid) { () throws(ApusError) in _ = try await app.session.hasTwoWayVideo(device) }
+        await fails(.targetUnknown) { () throws(ApusError) in
+            _ = try await app.session.hasTwoWayVideo(DeviceID(unchecked: "nobody"))
+        }
+    }
+
     @Test("Devices whose ids differ in the last of 63 bytes are two parties (CALL-5)")
     func longNames() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 32_590)

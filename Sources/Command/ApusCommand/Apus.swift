@@ -12,7 +12,7 @@ struct Apus: AsyncParsableCommand {
             NodeCommand.self, ClusterCommand.self, DeviceCommand.self, WatchCommand.self, DemoCommand.self,
             AdminCommand.self, RelayCommand.self, StatusCommand.self, DrainCommand.self, SessionsCommand.self,
             ChannelsCommand.self, DevicesCommand.self, PropertyCommand.self, ActionCommand.self, SendCommand.self,
-            CommandsCommand.self, BindCommand.self, UnbindCommand.self, ShareCommand.self, UnshareCommand.self,
+            CommandsCommand.self, EventsCommand.self, SendServerCommand.self, HooksCommand.self, BindCommand.self, UnbindCommand.self, ShareCommand.self, UnshareCommand.self,
             SharesCommand.self, TransferCommand.self, CallCommand.self, AnswerCommand.self, CallsCommand.self,
             CustomersCommand.self, UsersCommand.self, RevokeCommand.self,
             WhyCommand.self, ChangesCommand.self, CordonCommand.self, UncordonCommand.self, WeightCommand.self,

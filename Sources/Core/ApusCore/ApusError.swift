@@ -52,6 +52,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public static let callRejected = Self(-2510, "the called party rejected the call")
     public static let callUnknown = Self(-2508, "there is no call of this session id")
     public static let callInterfaceMissing = Self(-2504, "no interface is registered for calls of this kind")
+    public static let callResponseInvalid = Self(-2502, "the answer about calls cannot be read")
     public static let callDataInvalid = Self(-2503, "the notification is not one of a call")
     public static let callRequestFailed = Self(-2501, "the call cannot be placed: there is no such target")
     public static let callParametersInvalid = Self(-2500, "a parameter of the call is not valid")
@@ -118,6 +119,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public static let duplicateMessage = Self(21_000, "the same message is in progress")
     public static let answerTimedOut = Self(21_002, "the answer timed out")
     public static let propertyUnknown = Self(21_003, "the model has no such property")
+    public static let passToServerFailed = Self(21_005, "the server failed to take the data")
     public static let passToDeviceFailed = Self(21_006, "the device failed to take the data")
     public static let callbackUnknown = Self(21_007, "the device has no callback for data")
     public static let messageTooLarge = Self(21_008, "the message exceeds the size limit")
@@ -131,7 +133,8 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public static let all: [ErrorCode] = [
         enteredBackground, networkChanged, remoteStopped, mediaDisconnected, mediaConnectFailed, callTimedOut,
         callCancelled, answeredByOthers, rejectedByOthers, onCalling, peerHungUp, callNotAnswered, calleeBusy,
-        callRejected, callUnknown, callInterfaceMissing, callDataInvalid, callRequestFailed, callParametersInvalid,
+        callRejected, callUnknown, callInterfaceMissing, callDataInvalid, callResponseInvalid, callRequestFailed,
+        callParametersInvalid,
         targetOffline, targetUnknown, illegalRelation, boundToThisUser, boundToOtherUser, otherCustomer,
         userPropertyName,
         malformed, frameTooLarge, versionUnsupported, methodUnknown, deadlineExceeded, cancelled, overloaded, linkLost,
@@ -139,7 +142,8 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
         internalFailure, addressInUse, stateForeign, storageFailed, configurationInvalid, tooManyStreams,
         stalePublisher, fenced, mediaUnreadable, callCycle, versionConflict, certificateRevoked,
         tokenInvalid, tokenExpired, kicked, notAllowed, peerTimedOut, deviceBusy, pathIllegal, jsonInvalid,
-        actionFailed, actionUnknown, duplicateMessage, answerTimedOut, propertyUnknown, passToDeviceFailed,
+        actionFailed, actionUnknown, duplicateMessage, answerTimedOut, propertyUnknown,
+        passToServerFailed, passToDeviceFailed,
         callbackUnknown, messageTooLarge, tooManyConnections, connectFailed, notConnected, unavailable, badParameter,
     ]
 

@@ -80,6 +80,9 @@ extension ErrorCode {
             .callDataInvalid, "callDataInvalid", [.sdk],
             "Pass on only the notifications of calls: `link`, `ts` and `voipEnable`, in JSON."),
         Explanation(
+            .callResponseInvalid, "callResponseInvalid", [.sdk],
+            "Correct what the device reports as `ProReadonly._twoWayVideo`: 0 or 1."),
+        Explanation(
             .callRequestFailed, "callRequestFailed", [.client], "Check the ids of the called devices."),
         Explanation(
             .callParametersInvalid, "callParametersInvalid", [.client],
@@ -241,6 +244,9 @@ extension ErrorCode {
         Explanation(
             .propertyUnknown, "propertyUnknown", [.client],
             "Check the path. A state or a setting exists once its device has reported it."),
+        Explanation(
+            .passToServerFailed, "passToServerFailed", [.client],
+            "Check the name of the server, and the endpoint of its hook: `apus hooks` shows it."),
         Explanation(
             .passToDeviceFailed, "passToDeviceFailed", [.client],
             "Read the message: the device has refused the data."),

@@ -1,12 +1,8 @@
 package import ApusCore
-import AsyncHTTPClient
 import CoreMetrics
 import Foundation
 import Logging
-import NIOCore
-import NIOHTTP1
 import NIOPosix
-import NIOSSL
 import ServiceLifecycle
 import Synchronization
 
@@ -103,30 +99,19 @@ package final class WebhookSender: Service {
     }
 
     private func run(at url: String) async throws {
-        let client = try makeClient()
+        let poster = WebhookPoster(
+            authorityFile: configuration.authorityFile, connectionsMax: configuration.queue.sendingMax,
+            connectTimeout: configuration.timeout)
         await cancelWhenGracefulShutdown {
             await withDiscardingTaskGroup { group in
                 group.addTask { await self.advance() }
                 for await message in self.work {
-                    group.addTask { await self.attempt(message, at: url, with: client) }
+                    group.addTask { await self.attempt(message, at: url, with: poster) }
                 }
                 group.cancelAll()
             }
         }
-        try await client.shutdown()
-    }
-
-    private func makeClient() throws -> HTTPClient {
-        var settings = HTTPClient.Configuration(
-            redirectConfiguration: .disallow,
-            timeout: .init(connect: .nanoseconds(configuration.timeout.nanoseconds)))
-        settings.connectionPool.concurrentHTTP1ConnectionsPerHostSoftLimit = configuration.queue.sendingMax
-        if let file = configuration.authorityFile {
-            var tls = TLSConfiguration.makeClientConfiguration()
-            tls.trustRoots = .file(file)
-            settings.tlsConfiguration = tls
-        }
-        return HTTPClient(eventLoopGroupProvider: .singleton, configuration: settings)
+        try await poster.shutdown()
     }
 
     private func advance() async {
@@ -136,24 +121,16 @@ package final class WebhookSender: Service {
         }
     }
 
-    private func attempt(_ message: WebhookMessage, at url: String, with client: HTTPClient) async {
+    private func attempt(_ message: WebhookMessage, at url: String, with poster: WebhookPoster) async {
         let answer: WebhookQueueStateMachine.Answer
         do {
-            var request = HTTPClientRequest(url: url)
-            request.method = .POST
-            request.headers.add(name: "Content-Type", value: "application/json")
-            request.headers.add(name: "Idempotency-Key", value: message.id)
-            if let secret = try secret() {
-                request.headers.add(
-                    name: WebhookSignature.header,
-                    value: WebhookSignature.value(of: message.body, secret: secret, wallSeconds: wallSeconds()))
-            }
-            request.body = .bytes(message.body)
-            let response = try await client.execute(
-                request, timeout: .nanoseconds(configuration.timeout.nanoseconds))
-            answer = Self.answer(to: Int(response.status.code))
+            let status = try await poster.post(
+                message.body, id: message.id, to: url, secrets: try secret().map { [$0] } ?? [],
+                timeout: configuration.timeout, wallSeconds: wallSeconds()
+            ).status
+            answer = Self.answer(to: status)
             if answer != .accepted {
-                note([LogKey.reason: "HTTP \(response.status.code)", "apus.message": "\(message.id)"])
+                note([LogKey.reason: "HTTP \(status)", "apus.message": "\(message.id)"])
             }
         } catch {
             answer = .unavailable

@@ -2,7 +2,8 @@ import ApusCore
 import Crypto
 import Foundation
 
-/// The signature of a webhook's request: the header `Apus-Signature: t=SECONDS,v1=HEX`.
+/// The signature of a webhook's request: the header `Apus-Signature: t=SECONDS,v1=HEX`, with another `v1` for
+/// each further secret while a secret is replaced.
 ///
 /// The code is an HMAC-SHA256 (RFC 2104) under the shared secret, of the seconds in decimal digits, a full stop, and
 /// the body. A receiver computes it again, compares it in constant time, and refuses requests that are minutes old.
@@ -10,10 +11,13 @@ package enum WebhookSignature {
     package static let header = "Apus-Signature"
 
     /// - Parameter wallSeconds: the time of the attempt, in Unix seconds.
-    package static func value(of body: [UInt8], secret: [UInt8], wallSeconds: Int64) -> String {
-        var code = HMAC<SHA256>(key: SymmetricKey(data: secret))
-        code.update(data: Data("\(wallSeconds).".utf8))
-        code.update(data: body)
-        return "t=\(wallSeconds),v1=\(Hexadecimal.text(code.finalize()))"
+    package static func value(of body: [UInt8], secrets: [[UInt8]], wallSeconds: Int64) -> String {
+        let codes = secrets.map { secret in
+            var code = HMAC<SHA256>(key: SymmetricKey(data: secret))
+            code.update(data: Data("\(wallSeconds).".utf8))
+            code.update(data: body)
+            return ",v1=\(Hexadecimal.text(code.finalize()))"
+        }
+        return "t=\(wallSeconds)" + codes.joined()
     }
 }

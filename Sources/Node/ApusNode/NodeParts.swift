@@ -14,6 +14,7 @@ import ApusRelayService
 import ApusSessions
 import ApusStorage
 import ApusTLS
+import ApusEvents
 import ApusThings
 import ApusTracing
 import ApusTransport
@@ -50,6 +51,8 @@ final class NodeParts: Sendable {
     private let commands: CommandService
     private let calls: CallService
     private let webhooks: WebhookSender
+    private let poster: NodePoster
+    private let events: EventService
     /// The conditions that keep this node from full service. Its parts raise and clear them.
     let conditions: NodeConditions
     /// For messages that unauthenticated traffic can cause.
@@ -122,12 +125,18 @@ final class NodeParts: Sendable {
             configuration.calls, view, entities, sessions, records, runtime, dispatcher,
             pusher: NodePusher(webhooks), log: nodeLog)
         let context = Self.context(configuration, entities, records, topics, log: log)
+        poster = NodePoster(configuration.events, clock: view.clock)
+        events = EventService(
+            configuration.events, view, entities, topics, records, runtime, dispatcher,
+            handlers: carried.reduce(into: [:]) { $0.merge($1.serverHandlers(of: context)) { $1 } }, poster: poster, limited: limited
+        )
+        sessions.observe(events)
         let requests = OperatorRequests(
             cluster: cluster, sessions: sessions, channels: channels, name: configuration.cluster,
             drain: { () throws(ApusError) in try await drain.begin() },
             forwarding: ClientForwarding(view: view, transport: transport, dispatcher: dispatcher))
         signing = TokenSigning(try await configuration.tokenSigner())
-        let clients = Self.clients(requests, commands, calls, carried, context, signing, tracer, log: nodeLog)
+        let clients = Self.clients(requests, commands, calls, events, carried, context, signing, tracer, log: nodeLog)
         gateway = Gateway(
             configuration: configuration.gateway, sessions: sessions, channels: channels, clients: clients,
             view: view, group: group, ticketKeys: configuration.ticketKeys(keys), log: nodeLog, limited: limited)
@@ -152,7 +161,7 @@ final class NodeParts: Sendable {
 
     /// The requests and events of clients: the cluster's own, and those of the carried services.
     private static func clients(
-        _ requests: OperatorRequests, _ commands: CommandService, _ calls: CallService,
+        _ requests: OperatorRequests, _ commands: CommandService, _ calls: CallService, _ events: EventService,
         _ carried: [any NodeService], _ node: NodeContext, _ signing: TokenSigning, _ tracer: SpanTracer?, log: Logger
     ) -> ClientServices {
         var api = ClientAPI()
@@ -168,9 +177,11 @@ final class NodeParts: Sendable {
             requests.sessions, records: node.records, signing: signing, cluster: node.configuration.cluster,
             configuration: node.configuration.accounts, wallSeconds: { clock.wallSeconds() })
         requests.add(to: &api)
-        ThingService(entities: node.entities, sessions: requests.sessions, topics: node.topics).add(to: &api)
+        ThingService(entities: node.entities, sessions: requests.sessions, topics: node.topics, observer: events)
+            .add(to: &api)
         commands.add(to: &api)
         calls.add(to: &api)
+        events.add(to: &api)
         for service in carried { service.addRequests(to: &api, of: node) }
         return ClientServices(
             api, topics: node.topics, configuration: node.configuration.api, audit: AuditLog(log), tracer: tracer,
@@ -240,6 +251,7 @@ final class NodeParts: Sendable {
         let watch = DescriptorWatch(conditions: conditions, limited: limited)
         let own: [any Service] = [
             EntityService(entities: entities, runtime: runtime), sessions, topics, commands, webhooks, calls,
+            poster, events,
         ]
         let context = Self.context(configuration, entities, records, topics, log: log)
         let others = carried.flatMap { $0.work(of: context) }

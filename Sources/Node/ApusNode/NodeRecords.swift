@@ -5,6 +5,7 @@ package import ApusCore
 package import ApusNodeConfiguration
 import ApusSessions
 package import ApusStorage
+import ApusEvents
 import ApusThings
 import Foundation
 
@@ -14,7 +15,7 @@ package enum NodeRecords {
     package static func catalogue(carrying services: [any NodeService]) -> RecordCatalogue {
         let own = [
             ClusterRecords.catalogue, SessionRecords.catalogue, ThingService.records, CommandService.records,
-            CallRecords.catalogue,
+            CallRecords.catalogue, HookRecords.catalogue,
         ]
         return RecordCatalogue(merging: own + services.map(\.records))
     }

@@ -1,5 +1,6 @@
 package import ApusClientAPI
 package import ApusCluster
+package import ApusEvents
 package import ApusNodeConfiguration
 package import ApusStorage
 package import Logging
@@ -18,6 +19,9 @@ package protocol NodeService: Sendable {
     /// before the first client connects.
     func addRequests(to api: inout ClientAPI, of node: NodeContext)
 
+    /// Handlers of raw data that apps and devices send, by the name in their URLs (IV-D12).
+    func serverHandlers(of node: NodeContext) -> [String: ServerHandler]
+
     /// Its own work, such as a listener. Started when the node is a member, and stopped after its shards were handed
     /// over.
     func work(of node: NodeContext) -> [any Service]
@@ -26,6 +30,7 @@ package protocol NodeService: Sendable {
 extension NodeService {
     package var records: RecordCatalogue { RecordCatalogue([]) }
     package func addRequests(to api: inout ClientAPI, of node: NodeContext) {}
+    package func serverHandlers(of node: NodeContext) -> [String: ServerHandler] { [:] }
     package func work(of node: NodeContext) -> [any Service] { [] }
 }
 

@@ -2,6 +2,7 @@ package import ApusChannels
 package import ApusClientAPI
 package import ApusCluster
 package import ApusCalls
+package import ApusEvents
 package import ApusCommands
 package import ApusConfiguration
 public import ApusCore
@@ -86,6 +87,8 @@ public struct NodeConfiguration: Sendable {
     /// The bounds of commands to devices.
     package var commands = CommandConfiguration()
     package var calls = CallConfiguration()
+    /// The bounds of events and of the hooks of integrators.
+    package var events = EventConfiguration()
     /// Where push notifications of calls go.
     package var push = WebhookConfiguration()
     package var tracing = TracingConfiguration()
@@ -169,6 +172,7 @@ public struct NodeConfiguration: Sendable {
         try commands.read(&reader)
         try calls.read(&reader)
         try push.read(&reader, path)
+        try events.read(&reader, path)
         try tracing.read(&reader)
         try readChannels(&reader)
         try readSessions(&reader)

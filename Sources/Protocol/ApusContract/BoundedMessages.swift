@@ -82,6 +82,14 @@ extension ClientListCustomersRequest: BoundedMessage {}
 extension ClientRevokeKeyRequest: BoundedMessage {}
 extension ClientAssignDeviceRequest: BoundedMessage {}
 extension ClientRegisterUserRequest: BoundedMessage {}
+extension ClientReportEventRequest: BoundedMessage {}
+extension ClientNotifyAccountRequest: BoundedMessage {}
+extension ClientPutHookRequest: BoundedMessage {}
+extension ClientListHooksRequest: BoundedMessage {}
+extension ClientDeleteHookRequest: BoundedMessage {}
+extension ClientSendToServerRequest: BoundedMessage {
+    package var isWithinBounds: Bool { timeoutMs <= 86_400_000 }
+}
 extension ClientListUsersRequest: BoundedMessage {}
 extension ClientRevokeUserRequest: BoundedMessage {}
 extension ClientRevokeAccessRequest: BoundedMessage {}

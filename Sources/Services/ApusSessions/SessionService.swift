@@ -71,6 +71,8 @@ package final class SessionService: Service, Sendable {
     package let view: ClusterView
     let entities: EntityRegistry
     let transport: Transport
+    /// Learns who may use devices; set once, by the service of events.
+    private let observer = Mutex<(any RelationObserver)?>(nil)
     private let keys: Mutex<SessionKeys>
     private let generation = Atomic<Int>(0)
     package let revocations: RevocationWatch
@@ -280,8 +282,14 @@ package final class SessionService: Service, Sendable {
             case .customer: .customer(CustomerID(unchecked: session.account.rawValue))
             case .app, .device: .account(session.account)
             }
+        let observer = observer.withLock(\.self)
+        let before = await observer?.record(of: device)
         _ = try await ask(.device, device.rawValue, change.message(by: client))
+        await observer?.related(device, change, before: before)
     }
+
+    /// From now on the observer learns of changes that are requested at this node.
+    package func observe(_ new: any RelationObserver) { observer.withLock { $0 = new } }
 
     /// A grant to play a device. Every node accepts it for ``SessionConfiguration/grantLifetime``, or until the
     /// session's token expires.

@@ -1,11 +1,19 @@
 package import ApusClientAPI
 package import ApusCluster
-import ApusContract
-import ApusCore
+package import ApusContract
+package import ApusCore
 package import ApusSessions
 package import ApusStorage
 import ApusWire
 import SwiftProtobuf
+
+/// What learns of changes of models.
+///
+/// Isolation: may be called from any task.
+package protocol ThingObserver: Sendable {
+    /// The change is durable. Its client waits for the return of this.
+    func changed(_ change: ClientPropertyChanged, of device: DeviceID) async
+}
 
 /// The thing models of devices (IV-D1 to IV-D10): requests of apps and devices, and the topics `things/DEVICE`.
 ///
@@ -29,9 +37,12 @@ package struct ThingService: Sendable {
     private let entities: EntityRegistry
     private let sessions: SessionService
     private let topics: TopicService
+    private let observer: (any ThingObserver)?
 
-    package init(entities: EntityRegistry, sessions: SessionService, topics: TopicService) {
-        (self.entities, self.sessions, self.topics) = (entities, sessions, topics)
+    package init(
+        entities: EntityRegistry, sessions: SessionService, topics: TopicService, observer: (any ThingObserver)? = nil
+    ) {
+        (self.entities, self.sessions, self.topics, self.observer) = (entities, sessions, topics, observer)
     }
 
     /// Registers the kind of entity. Called once, before the node is a member.
@@ -125,6 +136,7 @@ package struct ThingService: Sendable {
                 )
             }
             try await publish(event, of: device, call)
+            await observer?.changed(event, of: device)
         }
         return .with { ($0.version, $0.pending) = (changed.version, changed.isPending) }
     }

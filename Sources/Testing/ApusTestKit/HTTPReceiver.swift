@@ -20,14 +20,21 @@ package final class HTTPReceiver: Sendable {
     package typealias Answer = @Sendable (Request, Int) -> Int?
 
     private let answer: Answer
+    private let reply: @Sendable (Request) -> String
     private let kept = Mutex<[Request]>([])
     private let channel = Mutex<(any Channel)?>(nil)
 
-    private init(_ answer: @escaping Answer) { self.answer = answer }
+    private init(_ reply: @escaping @Sendable (Request) -> String, _ answer: @escaping Answer) {
+        (self.reply, self.answer) = (reply, answer)
+    }
 
-    /// - Parameter port: 0 asks the system for a free one.
-    package static func start(port: Int = 0, _ answer: @escaping Answer) async throws -> HTTPReceiver {
-        let receiver = HTTPReceiver(answer)
+    /// - Parameters:
+    ///   - port: 0 asks the system for a free one.
+    ///   - reply: the body of the answer to a request.
+    package static func start(
+        port: Int = 0, reply: @escaping @Sendable (Request) -> String = { _ in "{}" }, _ answer: @escaping Answer
+    ) async throws -> HTTPReceiver {
+        let receiver = HTTPReceiver(reply, answer)
         let channel = try await ServerBootstrap(group: MultiThreadedEventLoopGroup.singleton)
             .serverChannelOption(.socketOption(.so_reuseaddr), value: 1)
             .childChannelInitializer { channel in
@@ -46,7 +53,7 @@ package final class HTTPReceiver: Sendable {
     package var port: Int { channel.withLock { $0?.localAddress?.port } ?? 0 }
     package var requests: [Request] { kept.withLock { $0 } }
 
-    fileprivate func received(_ head: HTTPRequestHead, _ body: ByteBuffer) -> Int? {
+    fileprivate func received(_ head: HTTPRequestHead, _ body: ByteBuffer) -> (status: Int, body: String)? {
         let headers = head.headers.map { ($0.name.lowercased(), $0.value) }
         let request = Request(
             method: head.method.rawValue, path: head.uri, headers: Dictionary(headers) { $1 },
@@ -55,7 +62,7 @@ package final class HTTPReceiver: Sendable {
             kept.append(request)
             return kept.count
         }
-        return answer(request, number)
+        return answer(request, number).map { ($0, reply(request)) }
     }
 }
 
@@ -75,11 +82,11 @@ private final class ReceiverHandler: ChannelInboundHandler {
         case .head(let head): (self.head, body) = (head, ByteBuffer())
         case .body(var part): body.writeBuffer(&part)
         case .end:
-            guard let head, let status = receiver.received(head, body) else { return }
+            guard let head, let (status, text) = receiver.received(head, body) else { return }
             let answer = HTTPResponseHead(
-                version: .http1_1, status: .init(statusCode: status), headers: ["Content-Length": "2"])
+                version: .http1_1, status: .init(statusCode: status), headers: ["Content-Length": "\(text.utf8.count)"])
             context.write(wrapOutboundOut(.head(answer)), promise: nil)
-            context.write(wrapOutboundOut(.body(.byteBuffer(ByteBuffer(string: "{}")))), promise: nil)
+            context.write(wrapOutboundOut(.body(.byteBuffer(ByteBuffer(string: text)))), promise: nil)
             context.writeAndFlush(wrapOutboundOut(.end(nil)), promise: nil)
         }
     }

@@ -122,6 +122,33 @@ extension ClientSession {
         .with { ($0.call, $0.event, $0.stage, $0.code) = (id, event, stage, code) }
     }
 
+    private static let twoWayVideoPath = "ProReadonly._twoWayVideo"
+
+    /// Whether a device shows its caller's video, and sends its own (CALL-1). The model of the device says so, also while
+    /// the device is offline.
+    ///
+    /// - Throws: 8002 and 8003 if this account has no such device, −2502 if the model says something else, otherwise as
+    ///   ``ask(_:timeout:)``.
+    public func hasTwoWayVideo(_ device: DeviceID) async throws(ApusError) -> Bool {
+        let json: String
+        do throws(ApusError) {
+            json = try await readProperty(of: device, path: Self.twoWayVideoPath + ".stVal").json
+        } catch {
+            guard error.code == .propertyUnknown else { throw error }
+            return false
+        }
+        switch json {
+        case "1", "true": return true
+        case "0", "false": return false
+        default: throw ApusError(.callResponseInvalid, "\(Self.twoWayVideoPath) is neither 0 nor 1")
+        }
+    }
+
+    /// A device says whether it has two-way video (CALL-1). The cluster keeps it.
+    public func reportTwoWayVideo(_ has: Bool) async throws(ApusError) {
+        try await reportProperty(path: Self.twoWayVideoPath, json: "{\"stVal\":\(has ? 1 : 0)}")
+    }
+
     /// Places a call (CALL-6). The notices of ``calls()`` say what becomes of it.
     ///
     /// - Parameters:

@@ -82,6 +82,7 @@ struct AnswerCommand: AsyncParsableCommand {
         let log = options.connection.log
         try await options.run(as: .device) {
             [output = options.output, reject, ring, count, media] session, _ throws(ApusError) in
+            try await session.reportTwoWayVideo(!media.isEmpty)
             var calls = session.calls().makeAsyncIterator()
             var endCount = 0
             var side: CallMedia?

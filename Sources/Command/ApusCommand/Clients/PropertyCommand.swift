@@ -1,12 +1,7 @@
 import ApusClient
-import ApusContract
 import ApusCore
 import ApusSessions
 import ArgumentParser
-import Logging
-import NIOCore
-import NIOPosix
-import Synchronization
 
 /// `apus property`: a device's thing model (IV-D1 to IV-D10, docs/things.md).
 struct PropertyCommand: ParsableCommand {
@@ -18,55 +13,22 @@ struct PropertyCommand: ParsableCommand {
         ])
 }
 
-/// What the verbs about properties take, and the session that they use.
+/// What the verbs about properties take.
 struct PropertyOptions: ParsableArguments {
     @Argument(help: "The device's id.") var device: String
-    @Option(help: "Set the access id of this client. Default: a random one.") var access: String?
-    @OptionGroup var connection: ConnectOptions
-    @OptionGroup var output: OutputOptions
+    @OptionGroup var session: SessionOptions
 
-    /// Runs the work with a session of an app, or of the device itself, until it ends or is ended.
-    ///
-    /// - Throws: as the work; 12001 to 12003 if the session ends.
+    var output: OutputOptions { session.output }
+    var connection: ConnectOptions { session.connection }
+
+    /// Runs the work with a session of an app, or of the device itself; as ``SessionOptions/run(as:seconds:_:)``.
     func run(
         as role: Session.Role = .app, seconds: Double? = nil,
         _ work: @escaping @Sendable (ClientSession, DeviceID) async throws(ApusError) -> Void
     ) async throws {
         let device: DeviceID = try .argument(device, "the device")
-        let random = "property-\(String(UInt64.random(in: 0...(.max)), radix: 36))"
-        let access: AccessID = try .argument(role == .device ? device.rawValue : access ?? random, "--access")
-        let configuration = try await connection.client(
-            role: role, access: access, device: role == .device ? device : nil)
-        let log = connection.log
-        let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
-        let (ending, online) = (Ending(), Online())
-        let session = try ClientSession(configuration: configuration, eventLoop: group.next(), log: log) {
-            state, error in
-            if state == .online { online.isReached.store(true, ordering: .relaxed) }
-            if state == .tokenFailed || state == .kicked { ending.end(error ?? ApusError(.tokenInvalid)) }
-        }
-        session.start()
-        let result = await ending.race(seconds: seconds) { () throws(ApusError) in
-            try await online.wait()
+        try await session.run(as: role == .device ? device : nil, seconds: seconds) { session throws(ApusError) in
             try await work(session, device)
-        }
-        session.close()
-        try await group.shutdownGracefully()
-        try result.get()
-    }
-}
-
-/// Whether a session has been online.
-private final class Online: Sendable {
-    let isReached = Atomic(false)
-
-    /// Waits for ten seconds at most. Throws 21022.
-    func wait() async throws(ApusError) {
-        for _ in 0..<500 where !isReached.load(ordering: .relaxed) {
-            guard (try? await Task.sleep(for: .milliseconds(20))) != nil else { throw ApusError(.cancelled) }
-        }
-        guard isReached.load(ordering: .relaxed) else {
-            throw ApusError(.connectFailed, "no node of the cluster can be reached")
         }
     }
 }

@@ -14,6 +14,21 @@ extension MetricCatalogue {
             "Push notifications of calls that have ended, by how."),
         .counter("apus_push_attempts_failed_total", "attempts", "Requests to the webhook that it did not accept."),
         .gauge("apus_push_waiting", "messages", "Push notifications that the webhook has not answered yet."),
+        .counter("apus_events_published_total", "events", "Events that went to the topics of accounts."),
+        .counter(
+            "apus_hook_events_total", "events",
+            [
+                .init(
+                    "result",
+                    "`written`; `delivered`, `expired` (after `hooks.keep_time`) or `dropped` (beyond `hooks.queue_max`)")
+            ],
+            "Events for the hooks of integrators, by what became of them."),
+        .counter(
+            "apus_hook_attempts_failed_total", "attempts", "Requests with events that an endpoint did not accept."),
+        .counter(
+            "apus_server_messages_total", "messages",
+            [.init("result", "`answered`, `failed` (21002, 21005), or `refused` because too many waited (10007)")],
+            "Raw data of apps and devices for servers of integrators, by what became of them."),
         .counter(
             "apus_accounts_refused_total", "requests",
             "Requests of integrators that reached a bound of keys, users or revocations (10007)."),

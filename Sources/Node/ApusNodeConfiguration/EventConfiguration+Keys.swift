@@ -1,0 +1,30 @@
+import ApusConfiguration
+import ApusCore
+import ApusEvents
+
+extension EventConfiguration {
+    /// Reads the keys under `events.` and `hooks.`.
+    mutating func read(_ reader: inout ConfigurationReader, _ path: (String) -> String) throws(ApusError) {
+        perMinute = try reader.int("events.per_minute", default: perMinute, in: 1...60_000)
+        hosts = try reader.values("hooks.hosts", countMax: 256) { word in
+            let name = word.hasPrefix("*.") ? word.dropFirst(2) : word[...]
+            let isName = !name.isEmpty && name.utf8.count <= 253 && !name.contains { "*/:@ ".contains($0) }
+            return isName ? word : nil
+        } _: {
+            "\($0) is not the name of a host, or *. and a domain"
+        }
+        let file = try reader.string("hooks.authority_file", default: "")
+        authorityFile = file.isEmpty ? nil : path(file)
+        hooksMax = try reader.int("hooks.count_max", default: hooksMax, in: 1...64)
+        queueMax = try reader.int("hooks.queue_max", default: queueMax, in: 1...10_000_000)
+        keepTime = try reader.duration("hooks.keep_time", default: keepTime)
+        guard (.seconds(1) ... .seconds(30 * 86_400)).contains(keepTime) else {
+            throw reader.invalid("hooks.keep_time", "1s to 720h are expected")
+        }
+        timeout = try reader.duration("hooks.timeout", default: timeout)
+        guard (.milliseconds(100) ... .seconds(60)).contains(timeout) else {
+            throw reader.invalid("hooks.timeout", "100ms to 60s are expected")
+        }
+        sendingMax = try reader.int("hooks.sending_max", default: sendingMax, in: 8...65_536)
+    }
+}

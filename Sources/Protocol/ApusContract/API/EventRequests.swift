@@ -1,0 +1,69 @@
+// Events of devices and accounts, raw data to servers, and the hooks of integrators (IV-D10, IV-D12, docs/events.md).
+
+extension ClientReportEventRequest: ClientRequestMessage {
+    public typealias Reply = ClientReportEventResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            110, "events.report", roles: .device, fields: ["name": .identifier, "json": FieldRule()],
+            "Report an event of the device, such as motion, to all accounts that may use it.")
+    }
+}
+
+extension ClientNotifyAccountRequest: ClientRequestMessage {
+    public typealias Reply = ClientNotifyAccountResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            111, "events.notify", .post("/v1/accounts/{account}/notices"), roles: .admin, isAudited: true,
+            fields: ["account": .identifier, "name": .identifier], "Send an account a notice.")
+    }
+}
+
+extension ClientSendToServerRequest: ClientRequestMessage {
+    public typealias Reply = ClientSendToServerResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            112, "servers.send", .post("/v1/server-messages"), roles: [.device, .app], isIdempotent: false,
+            fields: ["url": FieldRule(pattern: "^[A-Za-z0-9._-]{1,63}(/[A-Za-z0-9._~/-]{0,200})?$", isRequired: true)],
+            "Send raw data to a server of the integrator, and get its answer.")
+    }
+}
+
+extension ClientPutHookRequest: ClientRequestMessage {
+    public typealias Reply = ClientPutHookResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            113, "hooks.put", .post("/v1/customers/{customer}/hooks/{hook}"), roles: [.customer, .admin],
+            isAudited: true,
+            fields: [
+                "customer": .identifier, "hook": .identifier,
+                "url": FieldRule(pattern: "^https?://[^\\u0000-\\u0020\\u007f]{1,1000}$", isRequired: true),
+                "events": FieldRule(pattern: "^(alarm|share|system|property)$", itemCount: 0...4),
+            ],
+            "Set an HTTP endpoint that receives events, or raw data of apps and devices.")
+    }
+}
+
+extension ClientListHooksRequest: ClientRequestMessage {
+    public typealias Reply = ClientListHooksResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            114, "hooks.list", .get("/v1/customers/{customer}/hooks"), roles: [.customer, .admin],
+            fields: ["customer": .identifier], "List the endpoints of an integrator, and what waits for them.")
+    }
+}
+
+extension ClientDeleteHookRequest: ClientRequestMessage {
+    public typealias Reply = ClientDeleteHookResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            115, "hooks.delete", .delete("/v1/customers/{customer}/hooks/{hook}"), roles: [.customer, .admin],
+            isAudited: true, fields: ["customer": .identifier, "hook": .identifier],
+            "Delete an endpoint, and the events that wait for it.")
+    }
+}
+
+extension ClientAccountEvent: ClientEventMessage {
+    public static var info: ClientEventInfo {
+        ClientEventInfo(5, "account_event", "A device reports an alarm, its accounts have changed, or an operator's notice.")
+    }
+}

@@ -1,0 +1,61 @@
+import ApusClientAPI
+import ApusContract
+import ApusCore
+import ApusSessions
+import SwiftProtobuf
+
+/// The kinds of events that a hook may ask for.
+enum HookEventKind: String, CaseIterable {
+    case alarm, share, system, property
+}
+
+extension ClientAccountEvent {
+    /// - Throws: 21031 if the name is none, or the text is not JSON or longer than 4 KiB.
+    init(
+        _ topic: ClientAccountEventTopic, name: String, json: String, device: DeviceID?, at time: Int64
+    ) throws(ApusError) {
+        self.init()
+        guard AccessID(rawValue: name) != nil else {
+            throw ApusError(.badParameter, "the name of an event has \(AccessID.limits)")
+        }
+        guard json.utf8.count <= EventConfiguration.jsonByteCountMax else {
+            throw ApusError(
+                .badParameter, "the JSON of an event has at most \(EventConfiguration.jsonByteCountMax) bytes")
+        }
+        guard json.isEmpty || JSONValue(Array(json.utf8)[...]) != nil else {
+            throw ApusError(.badParameter, "the event has no valid JSON")
+        }
+        (self.topic, self.name, self.json, timeMs) = (topic, name, json, time)
+        self.device = device?.rawValue ?? ""
+    }
+
+    var kind: HookEventKind {
+        switch topic {
+        case .alarm: .alarm
+        case .share: .share
+        case .system, .unspecified, .UNRECOGNIZED: .system
+        }
+    }
+}
+
+/// One event as an endpoint of an integrator receives it.
+struct HookEvent {
+    var kind: HookEventKind
+    var name: String
+    var device: String
+    var account: String
+    /// JSON; empty if there is none.
+    var data: String
+    var timeMs: Int64
+
+    /// - Parameter id: the same for each repetition.
+    func json(id: String) -> String {
+        JSON.object(
+            [
+                ("id", .string(id)), ("topic", .string(kind.rawValue)), ("name", .string(name)),
+                ("device", .string(device)), ("account", .string(account)), ("timeMs", .int(Int(timeMs))),
+                ("data", .raw(data.isEmpty ? "null" : data)),
+            ]
+        ).text
+    }
+}

@@ -1,0 +1,278 @@
+import ApusClientAPI
+import ApusCluster
+import ApusContract
+import ApusCore
+import ApusSessions
+import ApusWire
+import CoreMetrics
+import Foundation
+import Logging
+import SwiftProtobuf
+import Synchronization
+
+// Hooks: the endpoints of integrators that receive events (IV-D10) and raw data (IV-D12).
+
+extension EventService {
+    func addHookRequests(to api: inout ClientAPI) {
+        api.on(ClientPutHookRequest.self, orderKey: { $0.customer }) { [self] request, call throws(ApusError) in
+            try await put(request, call)
+        }
+        api.on(ClientListHooksRequest.self) { [self] request, call throws(ApusError) in
+            let customer = try await customer(request.customer, call)
+            var found: [ClientHook] = []
+            for hook in try await records.hooks(of: customer) {
+                let queue = try await queue(hook.hook, of: customer).ask(HookLook(), timeout: try call.timeLeft())
+                found.append(ClientHook(hook, queue))
+            }
+            return .with { $0.hooks = found }
+        }
+        api.on(ClientDeleteHookRequest.self, orderKey: { $0.customer }) { [self] request, call throws(ApusError) in
+            let customer = try await customer(request.customer, call)
+            let name = try Self.name(request.hook)
+            guard try await records.hook(name, of: customer) != nil else {
+                throw ApusError(.targetUnknown, "no such hook")
+            }
+            try await records.erase(name, of: customer)
+            return ClientDeleteHookResponse()
+        }
+        api.on(ClientSendToServerRequest.self, byteCountMax: 2 * EventConfiguration.dataByteCountMax) {
+            [self] request, call throws(ApusError) in
+            let data = try await send(request, call)
+            return .with { $0.data = Data(data) }
+        }
+    }
+
+    /// The customer that a request names. `-` is the cluster itself, which operators manage.
+    ///
+    /// - Throws: 12004 for another customer, 8002 if there is none, 21031 for a name that is none.
+    private func customer(_ name: String, _ call: ClientCall) async throws(ApusError) -> String {
+        let customer = try CustomerID(checking: name, "the customer")
+        guard call.session.role == .admin || name == call.session.account.rawValue else {
+            throw ApusError(.notAllowed, "that is another customer")
+        }
+        guard name != Self.noCustomer else {
+            guard call.session.role == .admin else { throw ApusError(.notAllowed, "that is for operators") }
+            return name
+        }
+        guard try await sessions.customer(customer) != nil else {
+            throw ApusError(.targetUnknown, "no such customer")
+        }
+        return name
+    }
+
+    private static func name(_ text: String) throws(ApusError) -> String {
+        try AccessID(checking: text, "the hook").rawValue
+    }
+
+    private func put(_ request: ClientPutHookRequest, _ call: ClientCall) async throws(ApusError)
+        -> ClientPutHookResponse
+    {
+        let customer = try await customer(request.customer, call)
+        let name = try Self.name(request.hook)
+        try check(request.url, isOperator: call.session.role == .admin)
+        let events = try Set(request.events.map { text throws(ApusError) in
+            guard let kind = HookEventKind(rawValue: text) else {
+                let names = HookEventKind.allCases.map(\.rawValue).joined(separator: ", ")
+                throw ApusError(.badParameter, "an event of a hook is one of \(names)")
+            }
+            return kind
+        })
+        var secret: [UInt8] = []
+        let stored = try await records.put(name, of: customer, countMax: configuration.hooksMax) { hook in
+            (hook.url, hook.events, hook.messages) = (request.url, events.map(\.rawValue).sorted(), request.messages)
+            hook.changedMs = now
+            secret = []
+            guard hook.secret.isEmpty || request.newSecret else { return }
+            secret = (0..<32).map { _ in UInt8.random(in: 0...(.max)) }
+            if !hook.secret.isEmpty {
+                hook.formerSecret = hook.secret
+                hook.formerUntilS = now / 1000 + EventConfiguration.formerSecretTime
+            }
+            hook.secret = Data(Hexadecimal.text(secret).utf8)
+        }
+        hooks.forget(customer)
+        return .with { ($0.hook, $0.secret) = (ClientHook(stored, HookQueue()), Hexadecimal.text(secret)) }
+    }
+
+    /// - Throws: 21031 for a text that is no URL, 12004 for a host that an integrator may not name.
+    private func check(_ text: String, isOperator: Bool) throws(ApusError) {
+        let isPlain = text.utf8.allSatisfy { $0 > 0x20 && $0 < 0x7f }
+        guard isPlain, text.utf8.count <= EventConfiguration.urlByteCountMax, let url = URLComponents(string: text),
+            ["http", "https"].contains(url.scheme), let host = url.host, !host.isEmpty, url.user == nil,
+            url.password == nil, url.fragment == nil
+        else { throw ApusError(.badParameter, "the URL is http://HOST… or https://HOST…, without a user or a fragment") }
+        guard isOperator || configuration.allows(host: host) else {
+            throw ApusError(.notAllowed, "the operators have not allowed this host (hooks.hosts)")
+        }
+    }
+
+    // MARK: - Events
+
+    /// Writes an event for the hooks that ask for it. The events are durable when this returns.
+    func enqueue(_ event: HookEvent, customer: String) async throws(ApusError) {
+        for hook in try await hooks.hooks(of: customer, in: records) where hook.events.contains(event.kind.rawValue) {
+            let number = UInt64.random(in: 0...(.max))
+            let id = "\(event.timeMs)-" + String(number, radix: 16)
+            let stored = HookStoredEvent.with {
+                ($0.customer, $0.hook, $0.timeMs, $0.number) = (customer, hook.hook, event.timeMs, number)
+                $0.json = Data(event.json(id: id).utf8)
+            }
+            try await records.write(stored)
+            let reply = try await queue(hook.hook, of: customer).ask(
+                HookWritten.with { ($0.customer, $0.hook) = (customer, hook.hook) })
+            if reply.dropped {
+                await records.erase([stored])
+                dropped.increment()
+            } else {
+                written.increment()
+            }
+        }
+    }
+
+    /// Sends a batch of a hook's events, and reports to the queue.
+    func deliver(_ delivery: HookDeliver) async {
+        // It has waited for too long: its queue asks again.
+        guard now + Int64(configuration.timeout.milliseconds) < delivery.untilMs else { return }
+        var report = HookDelivered()
+        do throws(ApusError) {
+            report = try await deliverBatch(of: delivery.hook, of: delivery.customer)
+        } catch {
+            failed.increment()
+            report.failure = "\(error.code.number) \(error.message)"
+            limited.log(
+                .warning, "The endpoint of a hook did not take events",
+                metadata: Logger.facts(of: error).merging(["apus.hook": "\(delivery.customer)/\(delivery.hook)"]) { $1 })
+        }
+        // If this is lost, another attempt begins when the time of this one is over.
+        var call = EntityCall()
+        call.request = RequestID(high: .random(in: 0...(.max)), low: .random(in: 0...(.max)))
+        _ = try? await queue(delivery.hook, of: delivery.customer).ask(report, call: call)
+    }
+
+    private func deliverBatch(of name: String, of customer: String) async throws(ApusError) -> HookDelivered {
+        let found = try await records.events(of: name, of: customer, limit: EventConfiguration.batchMax)
+        let oldest = now - Int64(configuration.keepTime.milliseconds)
+        let hook = try await records.hook(name, of: customer)
+        // The events of a hook that was deleted are of no use.
+        let old = found.filter { hook == nil || $0.timeMs < oldest }
+        let batch = found.filter { hook != nil && $0.timeMs >= oldest }
+        if let hook, let first = batch.first, let last = batch.last {
+            let body = JSON.object([
+                ("customer", .string(customer)), ("hook", .string(name)),
+                ("events", .array(batch.map { .raw(String(decoding: $0.json, as: UTF8.self)) })),
+            ]).text
+            let id = "\(first.timeMs)-\(first.number)-\(last.timeMs)-\(last.number)"
+            _ = try await poster.post(
+                ServerPost(
+                    id: id, url: hook.url, body: Array(body.utf8), secrets: hook.secrets(at: now / 1000),
+                    timeout: configuration.timeout, answerByteCountMax: nil))
+        }
+        await records.erase(found)
+        delivered.increment(by: batch.count)
+        expired.increment(by: old.count)
+        return .with {
+            ($0.delivered, $0.expired) = (UInt64(batch.count), UInt64(old.count))
+            $0.more = found.count == EventConfiguration.batchMax
+        }
+    }
+
+    // MARK: - Raw data (IV-D12)
+
+    /// Sends raw data to a handler or a hook, and returns its answer.
+    ///
+    /// - Throws: 21031 if the URL is none, 21008 if the data is too long, 21005 if there is no such server or it fails,
+    ///   21002 after the time-out, 10007 if too many wait for an answer.
+    private func send(_ request: ClientSendToServerRequest, _ call: ClientCall) async throws(ApusError) -> [UInt8] {
+        let (name, path) = try Self.parts(of: request.url)
+        guard request.data.count <= EventConfiguration.dataByteCountMax else {
+            throw ApusError(
+                .messageTooLarge, "raw data has at most \(EventConfiguration.dataByteCountMax) bytes")
+        }
+        let message = ServerMessage(
+            path: path, data: Array(request.data), account: call.session.account, access: call.session.access,
+            device: call.session.device)
+        let customer = try await customer(of: call.session)
+        let account = call.session.account.rawValue
+        guard slots.withLock({ $0.take(customer: customer, account: account) }) else {
+            refused.increment()
+            throw ApusError(.overloaded, "too many messages to servers wait for an answer")
+        }
+        defer { slots.withLock { $0.giveBack(customer: customer, account: account) } }
+        let asked = request.timeoutMs == 0 ? EventConfiguration.answerTimeMax : .milliseconds(Int(request.timeoutMs))
+        let timeout = min(asked, EventConfiguration.answerTimeMax, try call.timeLeft())
+        do throws(ApusError) {
+            let answer = try await self.answer(to: message, from: name, customer, timeout)
+            guard answer.count <= EventConfiguration.dataByteCountMax else {
+                throw ApusError(.passToServerFailed, "the server's answer is too long")
+            }
+            answered.increment()
+            return answer
+        } catch {
+            unanswered.increment()
+            throw error
+        }
+    }
+
+    private func answer(
+        to message: ServerMessage, from name: String, _ customer: String, _ timeout: Duration
+    ) async throws(ApusError) -> [UInt8] {
+        if let handler = handlers[name] { return try await handler(message) }
+        guard let hook = try await hooks.hooks(of: customer, in: records).first(where: { $0.hook == name }),
+            hook.messages
+        else { throw ApusError(.passToServerFailed, "there is no server of this name") }
+        let id = Hexadecimal.text((0..<16).map { _ in UInt8.random(in: 0...(.max)) })
+        let body = JSON.object([
+            ("id", .string(id)), ("customer", .string(customer)), ("hook", .string(name)),
+            ("path", .string(message.path)), ("account", .string(message.account.rawValue)),
+            ("access", .string(message.access.rawValue)), ("device", .string(message.device?.rawValue ?? "")),
+            ("data", .string(Data(message.data).base64EncodedString())),
+        ]).text
+        return try await poster.post(
+            ServerPost(
+                id: id, url: hook.url, body: Array(body.utf8), secrets: hook.secrets(at: now / 1000), timeout: timeout,
+                answerByteCountMax: EventConfiguration.dataByteCountMax))
+    }
+
+    /// - Throws: 21031.
+    static func parts(of url: String) throws(ApusError) -> (name: String, path: String) {
+        let parts = url.split(separator: "/", maxSplits: 1, omittingEmptySubsequences: false).map(String.init)
+        let path = parts.count > 1 ? parts[1] : ""
+        let isPlain = path.utf8.allSatisfy { byte in
+            switch byte {
+            case UInt8(ascii: "a")...UInt8(ascii: "z"), UInt8(ascii: "A")...UInt8(ascii: "Z"),
+                UInt8(ascii: "0")...UInt8(ascii: "9"), UInt8(ascii: "-"), UInt8(ascii: "_"), UInt8(ascii: "."),
+                UInt8(ascii: "~"), UInt8(ascii: "/"):
+                true
+            default: false
+            }
+        }
+        guard let first = parts.first, AccessID(rawValue: first) != nil, isPlain, path.utf8.count <= 200 else {
+            throw ApusError(.badParameter, "the URL is NAME or NAME/PATH, with a path of plain characters")
+        }
+        return (first, path)
+    }
+
+    /// The integrator whose servers a client reaches.
+    private func customer(of session: Session) async throws(ApusError) -> String {
+        if let device = session.device {
+            return try await sessions.record(of: device)?.customer?.rawValue ?? Self.noCustomer
+        }
+        return try await sessions.user(session.account)?.customer.rawValue ?? Self.noCustomer
+    }
+}
+
+extension HookStored {
+    /// The secrets that are valid, the newest first.
+    func secrets(at seconds: Int64) -> [[UInt8]] {
+        [Array(secret)] + (formerUntilS > seconds ? [Array(formerSecret)] : [])
+    }
+}
+
+extension ClientHook {
+    init(_ hook: HookStored, _ queue: HookQueue) {
+        self.init()
+        (customer, self.hook, url, events) = (hook.customer, hook.hook, hook.url, hook.events)
+        (messages, changed) = (hook.messages, hook.changedMs / 1000)
+        (waiting, dropped, failure) = (queue.waiting, queue.dropped, queue.failure)
+    }
+}

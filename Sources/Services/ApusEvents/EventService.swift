@@ -1,0 +1,208 @@
+package import ApusClientAPI
+package import ApusCluster
+package import ApusContract
+package import ApusCore
+package import ApusSessions
+package import ApusStorage
+import ApusThings
+import CoreMetrics
+import Logging
+import ServiceLifecycle
+import SwiftProtobuf
+import Synchronization
+
+/// Events of devices and accounts (IV-D10), raw data to servers (IV-D12), and the hooks of integrators
+/// (docs/events.md).
+///
+/// An event goes to the topic `events/ACCOUNT` of each account that may use the device, and to the hooks of the
+/// device's integrator. Both have it before the device receives its answer.
+///
+/// Concurrency model: any thread. `Mutex`es guard the limits and the hooks that are remembered.
+package final class EventService: Service, Sendable {
+    /// The kind of the topics; the key is the account.
+    package static let topicKind = "events"
+    /// Events of an account that are kept for clients that were away, for a week.
+    static let retention = TopicRetention(eventsMax: 64, byteCountMax: 48 << 10, idleTime: .seconds(7 * 86_400))
+    /// Stands for the integrator of devices and users that have none, in a cluster without customers.
+    package static let noCustomer = "-"
+
+    let configuration: EventConfiguration
+    let records: HookRecords
+    let sessions: SessionRecords
+    let topics: TopicService
+    let poster: any ServerPoster
+    /// By name; they take raw data before hooks of the same name do.
+    let handlers: [String: ServerHandler]
+    let limited: LogLimiter
+    let hooks: HookCache
+    let slots: Mutex<ServerSlots>
+    private let entities: EntityRegistry
+    private let clock: ClusterClock
+    private let reports: Mutex<RateLimiter<String>>
+    private let deliveries: AsyncStream<HookDeliver>
+    private let reported = Counter(label: "apus_events_published_total")
+    let written = Counter(label: "apus_hook_events_total", dimensions: [("result", "written")])
+    let dropped = Counter(label: "apus_hook_events_total", dimensions: [("result", "dropped")])
+    let expired = Counter(label: "apus_hook_events_total", dimensions: [("result", "expired")])
+    let delivered = Counter(label: "apus_hook_events_total", dimensions: [("result", "delivered")])
+    let failed = Counter(label: "apus_hook_attempts_failed_total")
+    let answered = Counter(label: "apus_server_messages_total", dimensions: [("result", "answered")])
+    let unanswered = Counter(label: "apus_server_messages_total", dimensions: [("result", "failed")])
+    let refused = Counter(label: "apus_server_messages_total", dimensions: [("result", "refused")])
+
+    /// Deliveries that wait for a task. One more is left out: its queue asks again.
+    private static let deliveriesMax = 4096
+    /// Batches that this node delivers at once.
+    private static let deliveringMax = 128
+
+    /// Registers the kind of entity, and the messages between nodes. Created once, before the node is a member.
+    package init(
+        _ configuration: EventConfiguration, _ view: ClusterView, _ entities: EntityRegistry,
+        _ topics: TopicService, _ store: any RecordStore, _ runtime: EntityRuntime, _ dispatcher: NodeDispatcher,
+        handlers: [String: ServerHandler], poster: any ServerPoster, limited: LogLimiter
+    ) {
+        (self.configuration, self.entities, self.topics) = (configuration, entities, topics)
+        (self.poster, self.handlers, self.limited, clock) = (poster, handlers, limited, view.clock)
+        (records, sessions) = (HookRecords(store: store), SessionRecords(store))
+        hooks = HookCache()
+        slots = Mutex(ServerSlots(countMax: configuration.sendingMax))
+        reports = Mutex(RateLimiter(configuration.perMinute, per: .seconds(60), burst: configuration.perMinute))
+        let (deliveries, feed) = AsyncStream<HookDeliver>.makeStream(
+            bufferingPolicy: .bufferingOldest(Self.deliveriesMax))
+        self.deliveries = deliveries
+        let kind = HookKind(
+            node: view.local.name, queueMax: configuration.queueMax,
+            sendingTime: Int64(configuration.timeout.milliseconds) + 2000)
+        runtime.register(kind.definition)
+        dispatcher.onTell(HookDeliver.self) { feed.yield($0) }
+    }
+
+    /// Registers the requests, and the topic.
+    package func add(to api: inout ClientAPI) {
+        api.on(ClientReportEventRequest.self, byteCountMax: 16 << 10, orderKey: { _ in "events.report" }) {
+            [self] request, call throws(ApusError) in
+            try await report(request, call)
+            return ClientReportEventResponse()
+        }
+        api.on(ClientNotifyAccountRequest.self, byteCountMax: 16 << 10) { [self] request, call throws(ApusError) in
+            let account = try AccountID(checking: request.account, "the account")
+            let event = try ClientAccountEvent(
+                .system, name: request.name, json: request.json, device: nil, at: now)
+            let customer = try await sessions.user(account)?.customer.rawValue ?? Self.noCustomer
+            try await publish(event, to: [account], owner: account, customer: customer, request: call.request)
+            return ClientNotifyAccountResponse()
+        }
+        addHookRequests(to: &api)
+        api.add(
+            PublishedTopics(
+                Self.topicKind, "Alarms of the devices that an account may use, changes of who may use them, and notices of the operators; the key is the account.",
+                events: [ClientEventKind(ClientAccountEvent.self)], retention: Self.retention, on: topics
+            ) { key, session throws(ApusError) in
+                let isWhole = session.role == .app && session.allowedDevices == nil
+                guard session.role == .admin || (isWhole && session.account.rawValue == key) else {
+                    throw ApusError(.notAllowed, "an app hears the events of its own account, with a token for all of it")
+                }
+            })
+    }
+
+    /// Unix milliseconds of the cluster's clock.
+    var now: Int64 { clock.wallMilliseconds() }
+
+    func queue(_ hook: String, of customer: String) -> EntityRef<EntityCell<HookQueue>> {
+        entities.ref(EntityCell<HookQueue>.self, HookKind.address(hook, of: customer))
+    }
+
+    // MARK: - Events
+
+    /// A device reports an event.
+    ///
+    /// - Throws: 10007 after too many events, 21031 if the event is not valid, 8003 if the device is bound to no account.
+    private func report(_ request: ClientReportEventRequest, _ call: ClientCall) async throws(ApusError) {
+        guard let device = call.session.device else { throw ApusError(.notAllowed, "a device reports its events") }
+        guard reports.withLock({ $0.take(device.rawValue, at: .now()) }) else {
+            throw ApusError(.overloaded, "a device reports at most \(configuration.perMinute) events in a minute")
+        }
+        let event = try ClientAccountEvent(.alarm, name: request.name, json: request.json, device: device, at: now)
+        guard let record = try await sessions.record(of: device), let owner = record.account else {
+            throw ApusError(.illegalRelation, "the device is bound to no account")
+        }
+        try await publish(
+            event, to: [owner] + record.shares.map(\.account), owner: owner,
+            customer: record.customer?.rawValue ?? Self.noCustomer, request: call.request)
+    }
+
+    private func publish(
+        _ event: ClientAccountEvent, to accounts: [AccountID], owner: AccountID, customer: String,
+        request: RequestID? = nil
+    ) async throws(ApusError) {
+        // The hooks first: whoever reports again after an error is heard once by the accounts.
+        try await enqueue(
+            HookEvent(
+                kind: event.kind, name: event.name, device: event.device, account: owner.rawValue, data: event.json,
+                timeMs: event.timeMs),
+            customer: customer)
+        for account in accounts {
+            let topic = ClientTopic(kind: Self.topicKind, key: account.rawValue)
+            guard topic.description.utf8.count <= ClientTopic.byteCountMax else { continue }
+            try await topics.publish(event, to: topic, request: request)
+        }
+        reported.increment()
+    }
+
+    /// Delivers the events of hooks whose queues are at this node, until the node stops.
+    package func run() async throws {
+        await cancelWhenGracefulShutdown {
+            await withTaskGroup(of: Void.self) { group in
+                var count = 0
+                for await delivery in self.deliveries {
+                    if count >= Self.deliveringMax { await group.next() } else { count += 1 }
+                    group.addTask { await self.deliver(delivery) }
+                }
+            }
+        }
+    }
+}
+
+extension EventService: RelationObserver {
+    package func record(of device: DeviceID) async -> DeviceRecord? { try? await sessions.record(of: device) }
+
+    /// Tells the accounts. They learn nothing if this node dies before.
+    package func related(_ device: DeviceID, _ change: DeviceRelationChange, before: DeviceRecord?) async {
+        let (name, other, json): (String, AccountID?, String) =
+            switch change {
+            case .bind(let account): ("bound", account, "")
+            case .unbind: ("unbound", nil, "")
+            case .transfer(let account): ("transferred", account, "")
+            case .share(let share):
+                ("shared", share.account, #"{"account":"\#(share.account)","control":\#(share.control)}"#)
+            case .unshare(let account): ("unshared", account, #"{"account":"\#(account)"}"#)
+            case .assign: ("", nil, "")
+            }
+        guard !name.isEmpty, let owner = before?.account ?? other else { return }
+        var accounts = [owner] + [other].compactMap(\.self).filter { $0 != owner }
+        if case .unbind = change { accounts += before?.shares.map(\.account) ?? [] }
+        if case .transfer = change { accounts += (before?.shares.map(\.account) ?? []).filter { $0 != other } }
+        do throws(ApusError) {
+            let event = try ClientAccountEvent(.share, name: name, json: json, device: device, at: now)
+            try await publish(
+                event, to: accounts, owner: owner, customer: before?.customer?.rawValue ?? Self.noCustomer)
+        } catch {
+            limited.log(.warning, "Accounts were not told that a device's rights changed", metadata: Logger.facts(of: error))
+        }
+    }
+}
+
+extension EventService: ThingObserver {
+    package func changed(_ change: ClientPropertyChanged, of device: DeviceID) async {
+        do throws(ApusError) {
+            guard try await hooks.isUsed(in: records), let record = try await sessions.record(of: device) else { return }
+            try await enqueue(
+                HookEvent(
+                    kind: .property, name: change.path, device: device.rawValue,
+                    account: record.account?.rawValue ?? "", data: change.json, timeMs: now),
+                customer: record.customer?.rawValue ?? Self.noCustomer)
+        } catch {
+            limited.log(.warning, "A change of a model was not passed to hooks", metadata: Logger.facts(of: error))
+        }
+    }
+}

@@ -1,0 +1,83 @@
+import ApusCluster
+import ApusCore
+import ApusWire
+import Crypto
+import Foundation
+import SwiftProtobuf
+
+// The queue of a hook at the owner of its shard. It is replicated, and the events are records.
+
+extension EntityKind {
+    static let hookQueues = Self(rawValue: 16)
+}
+
+extension HookQueue: EntityContentMessage {}
+
+extension HookWritten: EntityMessage {
+    typealias Reply = HookWrittenReply
+    static var method: UInt16 { 0x0161 }
+}
+
+extension HookDelivered: EntityMessage {
+    typealias Reply = HookDeliveredReply
+    static var method: UInt16 { 0x0162 }
+}
+
+extension HookLook: EntityMessage {
+    typealias Reply = HookQueue
+    static var method: UInt16 { 0x0163 }
+    static var isIdempotent: Bool { true }
+    static var interleaves: Bool { true }
+}
+
+/// The owner of a hook asks its own node to deliver.
+extension HookDeliver: NodeMessage {
+    typealias Reply = HookDeliverTaken
+    static var method: UInt16 { 0x004b }
+}
+
+/// The kind of the queues.
+struct HookKind {
+    private static let reminder = "deliver"
+
+    /// This node: it delivers.
+    let node: NodeName
+    let queueMax: Int
+    /// How long a node may take for a batch, in milliseconds.
+    let sendingTime: Int64
+
+    /// The key has a bounded length, and the names of a customer and its hook together may be longer.
+    static func address(_ hook: String, of customer: String) -> EntityAddress {
+        let digest = SHA256.hash(data: Data("\(customer)/\(hook)".utf8)).prefix(16)
+        return EntityAddress(kind: .hookQueues, key: Hexadecimal.text(digest))
+    }
+
+    var definition: EntityDefinition<HookQueue> {
+        var definition = EntityDefinition<HookQueue>(.hookQueues, name: "hook queue", durability: .replicated)
+        definition.on(HookWritten.self) { queue, message, scope throws(ApusError) in
+            let isTaken = queue.written(
+                message.customer, message.hook, at: scope.wallMilliseconds, countMax: queueMax)
+            try advance(&queue, &scope)
+            return .with { $0.dropped = !isTaken }
+        }
+        definition.on(HookDelivered.self) { queue, message, scope throws(ApusError) in
+            queue.ended(message, at: scope.wallMilliseconds)
+            try advance(&queue, &scope)
+            return HookDeliveredReply()
+        }
+        definition.onReading(HookLook.self) { queue, _, _ in queue }
+        definition.onReminder { queue, _, scope throws(ApusError) in try advance(&queue, &scope) }
+        return definition
+    }
+
+    private func advance(_ queue: inout HookQueue, _ scope: inout EntityScope) throws(ApusError) {
+        if queue.begins(at: scope.wallMilliseconds, for: sendingTime) {
+            try scope.tell(node, HookDeliver.with {
+                    ($0.customer, $0.hook, $0.untilMs) = (queue.customer, queue.hook, queue.sendingUntilMs)
+                })
+        }
+        guard let due = queue.dueMs else { return scope.cancelReminder(Self.reminder) }
+        let now = scope.wallMilliseconds
+        if !scope.reminders.contains(where: { $0.due > now && $0.due == due }) { try scope.remind(Self.reminder, at: due) }
+    }
+}

@@ -1,0 +1,84 @@
+import ApusCore
+package import ApusStorage
+import SwiftProtobuf
+
+/// The hooks of integrators, and the events that wait for them.
+///
+/// Isolation: `Sendable`; may be called from any task.
+package struct HookRecords: Sendable {
+    static let hooks = RecordCollection<HookStored>(
+        "hooks", layout: 1, key: { OrderedKey(.text($0.customer), .text($0.hook)) }, usesReserve: true)
+    static let events = RecordCollection<HookStoredEvent>(
+        "hook-events", layout: 1,
+        key: { OrderedKey(.text($0.customer), .text($0.hook), .signed($0.timeMs), .unsigned($0.number)) })
+    package static let catalogue = RecordCatalogue([hooks, events])
+
+    /// Attempts of a change if others change the same hook.
+    private static let attemptsMax = 16
+
+    let store: any RecordStore
+
+    // MARK: Hooks
+
+    /// Whether there is a hook of any customer.
+    func hasHooks() async throws(ApusError) -> Bool { try await !store.page(Self.hooks, limit: 1).records.isEmpty }
+
+    func hook(_ name: String, of customer: String) async throws(ApusError) -> HookStored? {
+        try await store.record(Self.hooks, Self.key(name, customer))?.body
+    }
+
+    func hooks(of customer: String) async throws(ApusError) -> [HookStored] {
+        try await store.page(Self.hooks, prefix: OrderedKey(.text(customer))).records.map(\.body)
+    }
+
+    /// Adds a hook, or changes it.
+    ///
+    /// - Throws: 10007 beyond `countMax`, and after too many other changes; what `change` throws.
+    func put(
+        _ name: String, of customer: String, countMax: Int,
+        _ change: (inout HookStored) throws(ApusError) -> Void
+    ) async throws(ApusError) -> HookStored {
+        for _ in 0..<Self.attemptsMax {
+            let found = try await store.record(Self.hooks, Self.key(name, customer))
+            // Two that are added at once may be one too many.
+            if found == nil, try await hooks(of: customer).count >= countMax {
+                throw ApusError(.overloaded, "there are \(countMax) hooks already")
+            }
+            var body = found?.body ?? .with { ($0.customer, $0.hook) = (customer, name) }
+            try change(&body)
+            do throws(ApusError) {
+                try await store.commit(
+                    Self.hooks.put(body, fence: .none, if: found.map { .version($0.version) } ?? .absent))
+                return body
+            } catch {
+                guard error.code == .versionConflict else { throw error }
+            }
+        }
+        throw ApusError(.overloaded, "the hook is being changed by too many others; try again")
+    }
+
+    func erase(_ name: String, of customer: String) async throws(ApusError) {
+        try await store.commit(Self.hooks.erase(Self.key(name, customer), fence: .none))
+    }
+
+    private static func key(_ name: String, _ customer: String) -> OrderedKey {
+        OrderedKey(.text(customer), .text(name))
+    }
+
+    // MARK: Events
+
+    func write(_ event: HookStoredEvent) async throws(ApusError) {
+        try await store.commit(Self.events.put(event, fence: .none))
+    }
+
+    /// The oldest events that wait for a hook.
+    func events(of name: String, of customer: String, limit: Int) async throws(ApusError) -> [HookStoredEvent] {
+        try await store.page(Self.events, prefix: Self.key(name, customer), limit: limit).records.map(\.body)
+    }
+
+    /// Removes events. Those that cannot be removed are delivered again.
+    func erase(_ events: [HookStoredEvent]) async {
+        let writes = events.map { Self.events.erase(Self.events.key(of: $0), fence: .none) }
+        _ = await store.commit(writes.map { RecordStep($0) })
+    }
+}

@@ -1,0 +1,122 @@
+import ApusCore
+import SwiftProtobuf
+import Testing
+
+@testable import ApusEvents
+
+@Suite("The queue of a hook (IV-D10)")
+struct HookQueueTests {
+    private let time: Int64 = 12_000
+
+    private func written(_ queue: inout HookQueue, at now: Int64, countMax: Int = 100) -> Bool {
+        queue.written("acme", "alarms", at: now, countMax: countMax)
+    }
+
+    @Test("An event is delivered at once, and those that come meanwhile after it")
+    func order() {
+        var queue = HookQueue()
+        #expect(written(&queue, at: 1000))
+        #expect(queue.begins(at: 1000, for: time))
+        #expect(queue.dueMs == 13_000, "the reminder comes when the node's time is over")
+        #expect(written(&queue, at: 1001))
+        #expect(!queue.begins(at: 1001, for: time), "one batch at a time")
+        queue.ended(.with { $0.delivered = 1 }, at: 1010)
+        #expect(queue.waiting == 1)
+        #expect(queue.begins(at: 1010, for: time))
+        queue.ended(.with { $0.delivered = 1 }, at: 1020)
+        #expect(queue.waiting == 0 && queue.dueMs == nil)
+    }
+
+    @Test("A failed attempt is repeated, after twice the time before, at most a minute")
+    func retries() {
+        var (queue, now, waits) = (HookQueue(), Int64(1000), [Int64]())
+        _ = written(&queue, at: now)
+        for _ in 0..<12 {
+            #expect(queue.begins(at: now, for: time))
+            queue.ended(.with { $0.failure = "21005" }, at: now)
+            let due = queue.dueMs ?? 0
+            #expect(!queue.begins(at: due - 1, for: time))
+            waits.append(due - now)
+            now = due
+        }
+        #expect(waits.prefix(4) == [500, 1000, 2000, 4000] && waits.last == 60_000)
+        #expect(queue.failures == 12 && queue.failure == "21005" && queue.waiting == 1)
+        #expect(queue.begins(at: now, for: time))
+        queue.ended(.with { $0.delivered = 1 }, at: now)
+        #expect(queue.failures == 0 && queue.failure.isEmpty)
+    }
+
+    @Test("A new event does not shorten the wait after a failure")
+    func patience() {
+        var queue = HookQueue()
+        _ = written(&queue, at: 0)
+        _ = queue.begins(at: 0, for: time)
+        for _ in 0..<3 { queue.ended(.with { $0.failure = "21005" }, at: 0) }
+        _ = written(&queue, at: 10)
+        #expect(queue.dueMs == 2000)
+    }
+
+    @Test("A node that has died is replaced when its time is over; a clock that went back stops nothing")
+    func deaths() {
+        var queue = HookQueue()
+        _ = written(&queue, at: 100_000)
+        _ = queue.begins(at: 100_000, for: time)
+        #expect(!queue.begins(at: 111_999, for: time))
+        #expect(queue.begins(at: 112_000, for: time))
+        #expect(queue.begins(at: 50_000, for: time), "the end lies further ahead than any attempt may take")
+    }
+
+    @Test("More events than the bound are refused, counted, and harm nothing")
+    func bound() {
+        var queue = HookQueue()
+        for _ in 0..<3 { #expect(written(&queue, at: 0, countMax: 3)) }
+        #expect(!written(&queue, at: 0, countMax: 3))
+        #expect(queue.waiting == 3 && queue.dropped == 1)
+        _ = queue.begins(at: 0, for: time)
+        queue.ended(.with { ($0.delivered, $0.expired, $0.more) = (1, 1, true) }, at: 0)
+        #expect(queue.waiting == 1 && queue.dropped == 2)
+        #expect(written(&queue, at: 0, countMax: 3))
+        // Reports that count more than there is: a record was written, and its message was lost.
+        queue.ended(.with { $0.delivered = 100 }, at: 0)
+        #expect(queue.waiting == 0)
+    }
+}
+
+@Suite("What a hook may be, and who has which share (IV-D12)")
+struct HookBoundsTests {
+    @Test("Hosts that integrators may name")
+    func hosts() {
+        var configuration = EventConfiguration()
+        #expect(!configuration.allows(host: "example.org"))
+        configuration.hosts = ["hooks.example.org", "*.acme.example"]
+        for host in ["hooks.example.org", "HOOKS.example.org", "a.acme.example", "b.a.acme.example"] {
+            #expect(configuration.allows(host: host))
+        }
+        for host in ["example.org", "acme.example", "evilacme.example", "hooks.example.org.evil", "127.0.0.1", ""] {
+            #expect(!configuration.allows(host: host))
+        }
+    }
+
+    @Test("A URL is a name and a plain path; others are 21031")
+    func urls() throws {
+        #expect(try EventService.parts(of: "echo") == ("echo", ""))
+        #expect(try EventService.parts(of: "orders/42/lines") == ("orders", "42/lines"))
+        for url in ["", "/x", "a b", "orders/4?2", "orders/é", "http://x", "o/" + String(repeating: "x", count: 201)] {
+            #expect(throws: ApusError.self) { try EventService.parts(of: url) }
+        }
+    }
+
+    @Test("An account has an eighth of what waits for servers, a customer half")
+    func shares() {
+        var slots = ServerSlots(countMax: 16)
+        #expect(slots.take(customer: "a", account: "1") && slots.take(customer: "a", account: "1"))
+        #expect(!slots.take(customer: "a", account: "1"))
+        for account in 2...4 {
+            for _ in 0..<2 { #expect(slots.take(customer: "a", account: "\(account)")) }
+        }
+        #expect(!slots.take(customer: "a", account: "5"), "a customer has half")
+        #expect(slots.take(customer: "b", account: "5"))
+        slots.giveBack(customer: "a", account: "1")
+        #expect(slots.take(customer: "a", account: "1") && !slots.take(customer: "a", account: "1"))
+    }
+}

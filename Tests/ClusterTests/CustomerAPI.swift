@@ -1,0 +1,40 @@
+import ApusCore
+import Foundation
+import Testing
+
+/// REST requests to any node, with any token, such as those of an integrator's server.
+struct CustomerAPI {
+    let cluster: Cluster
+
+    @discardableResult
+    func ask(
+        _ method: String, _ path: String, _ token: String, _ body: String? = nil, node: Int = 1, status: Int = 200
+    ) throws -> [String: Any] {
+        let connection = try #require(PlainHTTP(port: cluster.httpPort(node)))
+        let answer = try #require(connection.exchange(method, path, token: token, body: body))
+        #expect(answer.status == status, "\(method) \(path): \(answer.status) \(answer.body)")
+        return (try? JSONSerialization.jsonObject(with: Data(answer.body.utf8)) as? [String: Any]) ?? [:]
+    }
+
+    func text(
+        _ field: String, _ method: String, _ path: String, _ token: String, _ body: String? = nil, node: Int = 1
+    ) throws -> String {
+        try #require(try ask(method, path, token, body, node: node)[field] as? String)
+    }
+
+    /// Expects a refusal with this number.
+    func fails(
+        _ code: ErrorCode, _ method: String, _ path: String, _ token: String, _ body: String? = nil, node: Int = 1
+    ) throws {
+        let connection = try #require(PlainHTTP(port: cluster.httpPort(node)))
+        let answer = try #require(connection.exchange(method, path, token: token, body: body))
+        #expect(
+            answer.status != 200 && answer.body.contains("\(code.number)"),
+            "\(method) \(path): \(answer.status) \(answer.body)")
+    }
+
+    func key(_ customer: String, _ admin: String) throws -> (key: String, id: String) {
+        let answer = try ask("POST", "/v1/customers/\(customer)/keys", admin, "{}")
+        return (try #require(answer["key"] as? String), try #require(answer["id"] as? String))
+    }
+}

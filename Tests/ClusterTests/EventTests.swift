@@ -1,0 +1,119 @@
+import ApusClient
+import ApusContract
+import ApusCore
+import ApusTestKit
+import Foundation
+import Synchronization
+import Testing
+
+@Suite("Events of devices and accounts (IV-B10, IV-D10)", .serialized, .timeLimit(.minutes(3)))
+struct EventTests {
+    private static let cam = DeviceID(unchecked: "cam")
+
+    @Test("Alarms, shares and notices reach each account once, also while the nodes of an app and of the topic die")
+    func accounts() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_440, environment: ["APUS_EVENTS_PER_MINUTE": "40"])
+        defer { cluster.down() }
+        let device = try cluster.session(
+            node: 1, token: try cluster.token("--role", "device", "--device", "cam"), role: .device)
+        let owner = try cluster.session(node: 2, token: try cluster.token("--role", "app", "--access", "owner"))
+        let guest = try cluster.session(
+            node: 3, token: try cluster.token("--role", "app", "--access", "guest", "--account", "guest"))
+        let heardByOwner = EventLog(owner.accountEvents(of: AccountID(unchecked: "local")))
+        let heardByGuest = EventLog(guest.accountEvents(of: AccountID(unchecked: "guest")))
+        let stranger = EventLog(guest.accountEvents(of: AccountID(unchecked: "local")))
+        defer {
+            for session in [device, owner, guest] { session.close() }
+        }
+        try await eventually("another account does not hear them") { stranger.error == .notAllowed }
+        try await eventually { () throws(ApusError) in try await device.reportEvent("started") }
+        for _ in 0..<15 where !heardByOwner.names.contains("alarm probe cam ") {
+            try await device.reportEvent("probe")
+            try await Task.sleep(for: .milliseconds(200))
+        }
+        try await owner.share(Self.cam, with: AccountID(unchecked: "guest"), control: false)
+        let shared = #"share shared cam {"account":"guest","control":false}"#
+        try await eventually("both accounts hear it") {
+            heardByOwner.names.contains(shared) && heardByGuest.names.contains(shared)
+        }
+        try await device.reportEvent("motion", json: #"{"zone":1}"#)
+        try await eventually("owner and guest hear the alarm") {
+            [heardByOwner, heardByGuest].allSatisfy { $0.names.contains(#"alarm motion cam {"zone":1}"#) }
+        }
+        #expect(try cluster.run("events", "notify", "guest", "maintenance").status == 0)
+        try await eventually("the notice") { heardByGuest.names.contains("system maintenance  ") }
+        #expect(!heardByOwner.names.contains("system maintenance  "))
+
+        // The node of the owner's app dies, and then that of the topic; the device goes on.
+        let why = try cluster.run("why", "events/local", "--json")
+        for node in [2, (1...3).first { why.output.contains("\"owner\":\"n\($0)\"") } ?? 3] where node != 1 {
+            #expect(try cluster.run("cluster", "kill", "\(node)").status == 0)
+            for number in 0..<5 {
+                let name = "after-\(node)-\(number)"
+                try await eventually { () throws(ApusError) in try await device.reportEvent(name) }
+                try await eventually("\(name) is heard") { heardByOwner.names.contains("alarm \(name) cam ") }
+            }
+            #expect(try cluster.run("cluster", "restart", "\(node)").status == 0)
+        }
+        try await owner.unshare(Self.cam, with: AccountID(unchecked: "guest"))
+        try await eventually("the guest learns it") {
+            heardByGuest.names.contains(#"share unshared cam {"account":"guest"}"#)
+        }
+        try await device.reportEvent("private")
+        try await eventually("the owner hears it") { heardByOwner.names.contains("alarm private cam ") }
+        #expect(!heardByGuest.names.contains("alarm private cam "))
+        #expect(heardByOwner.repeated(but: "alarm probe cam ").isEmpty && heardByGuest.repeated(but: "").isEmpty)
+    }
+
+    @Test("Events that are none, and too many, are refused by number (21031, 10007, 12004)")
+    func refusals() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_500, environment: ["APUS_EVENTS_PER_MINUTE": "5"])
+        defer { cluster.down() }
+        let device = try cluster.session(
+            node: 1, token: try cluster.token("--role", "device", "--device", "cam"), role: .device)
+        let app = try cluster.session(node: 2, token: try cluster.token("--role", "app"))
+        defer {
+            device.close()
+            app.close()
+        }
+        try await eventually { () throws(ApusError) in try await device.reportEvent("started") }
+        await fails(.notAllowed) { () throws(ApusError) in try await app.reportEvent("motion") }
+        for (name, json) in [("a b", ""), ("", ""), ("x", "{"), ("x", "\"" + String(repeating: "x", count: 4095) + "\"")] {
+            await fails(.badParameter) { () throws(ApusError) in try await device.reportEvent(name, json: json) }
+        }
+        await fails(.overloaded) { () throws(ApusError) in try await device.reportEvent("one-too-many") }
+    }
+}
+
+/// The events that an app has heard.
+private final class EventLog: Sendable {
+    private let seen = Mutex<(names: [String], error: ErrorCode?)>(([], nil))
+
+    init(_ events: AsyncThrowingStream<ClientSession.TopicEvent<ClientAccountEvent>, any Error>) {
+        Task { [weak self] in
+            do {
+                for try await event in events {
+                    let topic =
+                        switch event.message.topic {
+                        case .alarm: "alarm"
+                        case .share: "share"
+                        case .system: "system"
+                        case .unspecified, .UNRECOGNIZED: "?"
+                        }
+                    let message = event.message
+                    self?.seen.withLock { $0.names.append("\(topic) \(message.name) \(message.device) \(message.json)") }
+                }
+            } catch {
+                self?.seen.withLock { $0.error = (error as? ApusError)?.code }
+            }
+        }
+    }
+
+    var names: [String] { seen.withLock { $0.names } }
+    var error: ErrorCode? { seen.withLock { $0.error } }
+
+    func repeated(but other: String) -> [String] {
+        let names = names.filter { $0 != other }
+        return Dictionary(grouping: names) { $0 }.filter { $0.value.count > 1 }.map(\.key)
+    }
+}

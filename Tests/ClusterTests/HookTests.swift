@@ -1,0 +1,232 @@
+import ApusClient
+import ApusContract
+import ApusCore
+import ApusTestKit
+import Crypto
+import Foundation
+import Testing
+
+@Suite("Servers of integrators (IV-D10, IV-D12)", .serialized, .timeLimit(.minutes(3)))
+struct HookTests {
+    private static let cam = DeviceID(unchecked: "cam")
+
+    /// A cluster whose integrators may name hosts of this machine, the integrator `acme` with its key, and its user
+    /// with the device `cam`.
+    private struct Place {
+        let cluster: Cluster
+        let api: CustomerAPI
+        let admin: String
+        let key: String
+        let user: String
+        let device: ClientSession
+        let app: ClientSession
+
+        init(basePort: Int, environment: [String: String] = [:]) throws {
+            cluster = try Cluster(
+                nodes: 3, basePort: basePort,
+                environment: ["APUS_HOOKS_HOSTS": "127.0.0.1"].merging(environment) { $1 })
+            api = CustomerAPI(cluster: cluster)
+            admin = try cluster.token("--role", "admin")
+            for name in ["acme", "other"] { try api.ask("POST", "/v1/customers", admin, #"{"customer":"\#(name)"}"#) }
+            key = try api.key("acme", admin).key
+            user = try api.text("user", "POST", "/v1/customers/acme/users", key, #"{"externalId":"anna"}"#)
+            try api.ask("POST", "/v1/devices/cam/customer", admin, #"{"customer":"acme"}"#)
+            try api.ask("POST", "/v1/devices/cam/binding", key, #"{"account":"\#(user)"}"#)
+            device = try cluster.session(
+                node: 2, token: try api.text("token", "POST", "/v1/devices/cam/tokens", key, "{}"), role: .device)
+            app = try cluster.session(
+                node: 3, token: try api.text("token", "POST", "/v1/users/\(user)/tokens", key, "{}"))
+        }
+
+        func close() {
+            device.close()
+            app.close()
+            cluster.down()
+        }
+    }
+
+    private static func events(_ requests: [HTTPReceiver.Request]) -> [[String: Any]] {
+        requests.flatMap { request in
+            let body = try? JSONSerialization.jsonObject(with: Data(request.body.utf8)) as? [String: Any]
+            return body?["events"] as? [[String: Any]] ?? []
+        }
+    }
+
+    /// Whether the request has a signature with the secret.
+    private static func isSigned(_ request: HTTPReceiver.Request, _ secret: String) -> Bool {
+        let parts = (request.headers["apus-signature"] ?? "").split(separator: ",").map(String.init)
+        guard let time = parts.first(where: { $0.hasPrefix("t=") })?.dropFirst(2) else { return false }
+        let code = HMAC<SHA256>.authenticationCode(
+            for: Data("\(time).\(request.body)".utf8), using: SymmetricKey(data: Data(secret.utf8)))
+        return parts.contains("v1=" + code.map { String(format: "%02x", $0) }.joined())
+    }
+
+    @Test("An endpoint receives all events that were acknowledged, signed, in order, also while nodes die (IV-D10)")
+    func events() async throws {
+        let receiver = try await HTTPReceiver.start { _, count in count <= 2 ? 503 : 200 }
+        let place = try Place(basePort: 32_540)
+        defer { place.close() }
+        let (api, path) = (place.api, "/v1/customers/acme/hooks/alarms")
+        let url = "http://127.0.0.1:\(receiver.port)/events"
+        let hook = try api.ask(
+            "POST", path, place.key, #"{"url":"\#(url)","events":["alarm","share","property"]}"#, node: 1)
+        let secret = try #require(hook["secret"] as? String)
+        #expect(secret.utf8.count == 64)
+        let other = try api.key("other", place.admin).key
+        try api.ask(
+            "POST", "/v1/customers/other/hooks/alarms", other, #"{"url":"\#(url)/other","events":["alarm"]}"#)
+        for (body, code) in [
+            (#"{"url":"http://10.0.0.1/","events":["alarm"]}"#, ErrorCode.notAllowed),
+            (#"{"url":"ftp://127.0.0.1/"}"#, .badParameter), (#"{"url":"http://user:x@127.0.0.1/"}"#, .badParameter),
+            (#"{"url":"\#(url)","events":["all"]}"#, .badParameter),
+        ] {
+            try api.fails(code, "POST", path, place.key, body)
+        }
+        try api.fails(.notAllowed, "GET", "/v1/customers/acme/hooks", other)
+        try await Task.sleep(for: .seconds(2.5))
+
+        var names: [String] = []
+        for number in 0..<40 {
+            if number == 10 { #expect(try place.cluster.run("cluster", "kill", "1").status == 0) }
+            if number == 20 { #expect(try place.cluster.run("cluster", "restart", "1").status == 0) }
+            if number == 25 { #expect(try place.cluster.run("cluster", "kill", "3").status == 0) }
+            try await eventually { () throws(ApusError) in try await place.device.reportEvent("e\(number)") }
+            names.append("e\(number)")
+        }
+        try await eventually { () throws(ApusError) in
+            try await place.device.reportProperty(path: "ProReadonly.battery", json: #"{"stVal":80}"#)
+        }
+        names.append("ProReadonly.battery")
+        let ben = try api.text("user", "POST", "/v1/customers/acme/users", place.key, #"{"externalId":"ben"}"#, node: 2)
+        try await eventually { () throws(ApusError) in
+            try await place.app.share(Self.cam, with: AccountID(unchecked: ben), control: true)
+        }
+        names.append("shared")
+
+        try await eventually("everything that was acknowledged has arrived") {
+            Set(names).isSubset(of: Self.events(receiver.requests).compactMap { $0["name"] as? String })
+        }
+        #expect(receiver.requests.allSatisfy { $0.path == "/events" }, "the other integrator has no such device")
+        #expect(receiver.requests.allSatisfy { Self.isSigned($0, secret) })
+        let events = Self.events(receiver.requests)
+        #expect(events.allSatisfy { $0["device"] as? String == "cam" && $0["account"] as? String == place.user })
+        // A repetition has the same id. Without repetitions the order is that of the reports.
+        var seen: Set<String> = []
+        let first = events.filter { seen.insert($0["id"] as? String ?? "").inserted }
+        let arrived = first.compactMap { $0["name"] as? String }.filter { names.contains($0) }
+        var unique: [String] = []
+        for name in arrived where !unique.contains(name) { unique.append(name) }
+        #expect(unique == names, "in order")
+        try await eventually("the queue is empty, and says so at every node") {
+            let list = try api.ask("GET", "/v1/customers/acme/hooks", place.key, node: 2)
+            let hook = try #require((list["hooks"] as? [[String: Any]])?.first)
+            return "\(hook["waiting"] ?? "")" == "0" && "\(hook["dropped"] ?? "")" == "0"
+        }
+        try await receiver.stop()
+    }
+
+    @Test("Raw data reaches a server and its answer the app, and each failure has its number (IV-D12)")
+    func messages() async throws {
+        let receiver = try await HTTPReceiver.start(reply: { request in
+            let body = try? JSONSerialization.jsonObject(with: Data(request.body.utf8)) as? [String: Any]
+            if request.path == "/long" { return String(repeating: "x", count: 30_001) }
+            guard let text = body?["data"] as? String, let data = Data(base64Encoded: text) else { return "?" }
+            return String(decoding: data, as: UTF8.self)
+        }) { request, _ in
+            switch request.path {
+            case "/broken": 500
+            case "/slow": nil
+            default: 200
+            }
+        }
+        let place = try Place(basePort: 32_560)
+        defer { place.close() }
+        let (api, url) = (place.api, "http://127.0.0.1:\(receiver.port)")
+        var secret = ""
+        for name in ["echo", "broken", "slow", "long", "deaf"] {
+            let answer = try api.ask(
+                "POST", "/v1/customers/acme/hooks/\(name)", place.key,
+                #"{"url":"\#(url)/\#(name)","messages":\#(name != "deaf")}"#)
+            if name == "echo" { secret = try #require(answer["secret"] as? String) }
+        }
+        let data = Data((0..<30_000).map { UInt8(ascii: "a") + UInt8($0 % 26) })
+        let echoed = try await eventually { () throws(ApusError) in
+            try await place.app.sendData(data, toServer: "echo/orders/42")
+        }
+        #expect(echoed == data)
+        let request = try #require(receiver.requests.last)
+        #expect(Self.isSigned(request, secret) && request.body.contains(#""path":"orders/42""#))
+        #expect(request.body.contains(#""account":"\#(place.user)""#) && request.body.contains(#""device":"""#))
+        #expect(try await place.device.sendData(Data("ring".utf8), toServer: "echo") == Data("ring".utf8))
+        #expect(try #require(receiver.requests.last).body.contains(#""device":"cam""#))
+
+        let long = data + Data([0])
+        await fails(.messageTooLarge) { () throws(ApusError) in
+            _ = try await place.app.sendData(long, toServer: "echo")
+        }
+        // Without the library's own check.
+        await fails(.messageTooLarge) { () throws(ApusError) in
+            _ = try await place.app.ask(ClientSendToServerRequest.with { ($0.url, $0.data) = ("echo", long) })
+        }
+        for url in ["nobody", "broken", "deaf", "long"] {
+            await fails(.passToServerFailed) { () throws(ApusError) in
+                _ = try await place.app.sendData(Data(), toServer: url)
+            }
+        }
+        for url in ["", "/echo", "http://127.0.0.1", "echo?x=1"] {
+            await fails(.badParameter) { () throws(ApusError) in
+                _ = try await place.app.sendData(Data(), toServer: url)
+            }
+        }
+        let began = ContinuousClock.now
+        await fails(.answerTimedOut) { () throws(ApusError) in
+            _ = try await place.app.sendData(Data(), toServer: "slow", timeout: .seconds(1))
+        }
+        #expect((.milliseconds(900)...(.milliseconds(2000))).contains(ContinuousClock.now - began))
+        // A user without this integrator does not reach its servers.
+        let stranger = try place.cluster.session(node: 1, token: try place.cluster.token("--role", "app"))
+        defer { stranger.close() }
+        await fails(.passToServerFailed) { () throws(ApusError) in
+            _ = try await stranger.sendData(Data(), toServer: "echo")
+        }
+
+        // While the secret is replaced, a receiver may check either.
+        let renewed = try api.ask(
+            "POST", "/v1/customers/acme/hooks/echo", place.key,
+            #"{"url":"\#(url)/echo","messages":true,"newSecret":true}"#, node: 3)
+        let next = try #require(renewed["secret"] as? String)
+        #expect(next != secret)
+        #expect(try await place.app.sendData(Data("both".utf8), toServer: "echo") == Data("both".utf8))
+        let both = try #require(receiver.requests.last)
+        #expect(Self.isSigned(both, secret) && Self.isSigned(both, next))
+        try api.ask("DELETE", "/v1/customers/acme/hooks/echo", place.key, node: 3)
+        await fails(.passToServerFailed) { () throws(ApusError) in
+            _ = try await place.app.sendData(Data(), toServer: "echo")
+        }
+        try await receiver.stop()
+    }
+
+    @Test("A service that the nodes carry takes raw data itself, at any node, of devices and apps (IV-D12)")
+    func handlers() async throws {
+        let binary = URL(fileURLWithPath: Cluster.apus).deletingLastPathComponent().path + "/apus-doors"
+        let cluster = try Cluster(nodes: 3, basePort: 32_600, binary: binary)
+        defer { cluster.down() }
+        let app = try cluster.session(node: 1, token: try cluster.token("--role", "app"))
+        let device = try cluster.session(
+            node: 2, token: try cluster.token("--role", "device", "--device", "cam"), role: .device)
+        defer {
+            app.close()
+            device.close()
+        }
+        for session in [app, device] {
+            let answer = try await eventually { () throws(ApusError) in
+                try await session.sendData(Data(), toServer: "doors/front")
+            }
+            #expect(answer == Data("0".utf8))
+            // An error of the handler comes as it is.
+            await fails(.badParameter) { () throws(ApusError) in
+                _ = try await session.sendData(Data(), toServer: "doors/a/b")
+            }
+        }
+    }
+}
