@@ -193,6 +193,12 @@ let package = Package(
                 protobuf,
             ]),
         layer(
+            "Services", "ApusFirmware",
+            [
+                "ApusCore", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions", "ApusClientAPI",
+                "ApusThings", protobuf, crypto, lifecycle, coreMetrics,
+            ]),
+        layer(
             "Services", "ApusCommands",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions",
@@ -243,7 +249,8 @@ let package = Package(
             [
                 "ApusCore", "ApusConfiguration", "ApusTracing", "ApusListener", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusCommands",
-                "ApusCalls", "ApusRelayService", "ApusGateway", "ApusHTTP", "ApusWebhooks", nioCore, log,
+                "ApusCalls", "ApusFirmware", "ApusRelayService", "ApusGateway", "ApusHTTP", "ApusWebhooks", nioCore,
+                log,
             ]),
         layer(
             "Node", "ApusRelayNode",
@@ -256,7 +263,7 @@ let package = Package(
             [
                 "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusEtcd", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI",
-                "ApusOperators", "ApusThings", "ApusCommands", "ApusCalls", "ApusRelayService",
+                "ApusOperators", "ApusThings", "ApusFirmware", "ApusCommands", "ApusCalls", "ApusRelayService",
                 "ApusGateway", "ApusHTTP", "ApusWebhooks", "ApusTraversal", "ApusRelay", "ApusTLS",
                 "ApusNodeConfiguration", nioCore,
                 nioPosix, lifecycle, unixSignals, protobuf, log, coreMetrics,
@@ -275,7 +282,7 @@ let package = Package(
             "Clients", "ApusDevice",
             [
                 "ApusCore", "ApusContract", "ApusThreads", "ApusMedia", "ApusClient", "CApusMedia", nioCore, nioPosix,
-                protobuf, dequeModule, log,
+                protobuf, crypto, dequeModule, log,
             ]),
 
         // Command: histories, local clusters and their processes, the verbs, and the binaries that have them.
@@ -293,7 +300,7 @@ let package = Package(
                 "ApusCore", "ApusConfiguration", "ApusContract", "ApusMedia", "ApusStorage", "ApusCluster",
                 "ApusSessions", "ApusRelayService", "ApusHTTP", "ApusNodeConfiguration", "ApusRelayNode", "ApusNode",
                 "ApusClient", "ApusDevice", "ApusTraversal", "ApusLocal", "CApusThreads", nioCore, nioPosix, nioHTTP1,
-                nioSSL, nioFoundationCompat, protobuf, unixSignals, log, coreMetrics, arguments,
+                nioSSL, nioFoundationCompat, protobuf, crypto, unixSignals, log, coreMetrics, arguments,
             ]),
         .executableTarget(
             name: "apus", dependencies: ["ApusCommand"], path: "Sources/Command/apus", swiftSettings: apusSettings),
@@ -349,6 +356,11 @@ let package = Package(
         test("ApusCommandsTests", ["ApusCore", "ApusCommands", protobuf]),
         test("ApusCallsTests", ["ApusCore", "ApusCalls", protobuf]),
         test(
+            "ApusFirmwareTests",
+            [
+                "ApusCore", "ApusContract", "ApusStorage", "ApusFirmware", "ApusClient", "ApusDevice", crypto, protobuf,
+            ]),
+        test(
             "ApusWebhooksTests",
             [
                 "ApusCore", "ApusTestKit", "ApusWebhooks", lifecycle, log, crypto,
@@ -390,7 +402,7 @@ let package = Package(
             [
                 "ApusCore", "ApusStorage", "ApusSessions", "ApusContract", "ApusMedia", "ApusClient", "ApusDevice",
                 "ApusTestKit",
-                "ApusTraversal", log, nioCore, nioPosix, nioSSL, protobuf,
+                "ApusTraversal", crypto, log, nioCore, nioPosix, nioSSL, protobuf,
             ]),
         .testTarget(
             name: "RelayClientTests", dependencies: ["ApusTestKit", nioCore, nioPosix],

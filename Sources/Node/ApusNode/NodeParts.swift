@@ -5,6 +5,7 @@ import ApusCluster
 import ApusCommands
 import ApusContract
 import ApusCore
+import ApusFirmware
 import ApusGateway
 import ApusHTTP
 import ApusListener
@@ -49,6 +50,7 @@ final class NodeParts: Sendable {
     /// The commands of devices.
     private let commands: CommandService
     private let calls: CallService
+    private let firmware: FirmwareService
     private let webhooks: WebhookSender
     /// The conditions that keep this node from full service. Its parts raise and clear them.
     let conditions: NodeConditions
@@ -121,13 +123,17 @@ final class NodeParts: Sendable {
         calls = CallService(
             configuration.calls, view, entities, sessions, records, runtime, dispatcher,
             pusher: NodePusher(webhooks), log: nodeLog)
+        let things = ThingService(entities: entities, sessions: sessions, topics: topics)
+        firmware = FirmwareService(
+            configuration.firmware, view, records: records, sessions: sessions, things: things)
         let context = Self.context(configuration, entities, records, topics, log: log)
         let requests = OperatorRequests(
             cluster: cluster, sessions: sessions, channels: channels, name: configuration.cluster,
             drain: { () throws(ApusError) in try await drain.begin() },
             forwarding: ClientForwarding(view: view, transport: transport, dispatcher: dispatcher))
         signing = TokenSigning(try await configuration.tokenSigner())
-        let clients = Self.clients(requests, commands, calls, carried, context, signing, tracer, log: nodeLog)
+        let clients = Self.clients(
+            requests, things, commands, calls, firmware, carried, context, signing, tracer, log: nodeLog)
         gateway = Gateway(
             configuration: configuration.gateway, sessions: sessions, channels: channels, clients: clients,
             view: view, group: group, ticketKeys: configuration.ticketKeys(keys), log: nodeLog, limited: limited)
@@ -152,8 +158,9 @@ final class NodeParts: Sendable {
 
     /// The requests and events of clients: the cluster's own, and those of the carried services.
     private static func clients(
-        _ requests: OperatorRequests, _ commands: CommandService, _ calls: CallService,
-        _ carried: [any NodeService], _ node: NodeContext, _ signing: TokenSigning, _ tracer: SpanTracer?, log: Logger
+        _ requests: OperatorRequests, _ things: ThingService, _ commands: CommandService, _ calls: CallService,
+        _ firmware: FirmwareService, _ carried: [any NodeService], _ node: NodeContext, _ signing: TokenSigning,
+        _ tracer: SpanTracer?, log: Logger
     ) -> ClientServices {
         var api = ClientAPI()
         api.addSchemas(clientSchemas)
@@ -168,9 +175,10 @@ final class NodeParts: Sendable {
             requests.sessions, records: node.records, signing: signing, cluster: node.configuration.cluster,
             configuration: node.configuration.accounts, wallSeconds: { clock.wallSeconds() })
         requests.add(to: &api)
-        ThingService(entities: node.entities, sessions: requests.sessions, topics: node.topics).add(to: &api)
+        things.add(to: &api)
         commands.add(to: &api)
         calls.add(to: &api)
+        firmware.add(to: &api)
         for service in carried { service.addRequests(to: &api, of: node) }
         return ClientServices(
             api, topics: node.topics, configuration: node.configuration.api, audit: AuditLog(log), tracer: tracer,
@@ -239,7 +247,7 @@ final class NodeParts: Sendable {
         let relays: [any Service] = (relayMesh.map { [$0] } ?? []) + (relay.map { [$0] } ?? [])
         let watch = DescriptorWatch(conditions: conditions, limited: limited)
         let own: [any Service] = [
-            EntityService(entities: entities, runtime: runtime), sessions, topics, commands, webhooks, calls,
+            EntityService(entities: entities, runtime: runtime), sessions, topics, commands, webhooks, calls, firmware,
         ]
         let context = Self.context(configuration, entities, records, topics, log: log)
         let others = carried.flatMap { $0.work(of: context) }

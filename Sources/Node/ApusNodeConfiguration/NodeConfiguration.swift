@@ -5,6 +5,7 @@ package import ApusCalls
 package import ApusCommands
 package import ApusConfiguration
 public import ApusCore
+package import ApusFirmware
 package import ApusGateway
 package import ApusHTTP
 import ApusMedia
@@ -86,6 +87,8 @@ public struct NodeConfiguration: Sendable {
     /// The bounds of commands to devices.
     package var commands = CommandConfiguration()
     package var calls = CallConfiguration()
+    /// The bounds of firmware.
+    package var firmware = FirmwareConfiguration()
     /// Where push notifications of calls go.
     package var push = WebhookConfiguration()
     package var tracing = TracingConfiguration()
@@ -168,6 +171,7 @@ public struct NodeConfiguration: Sendable {
         try api.read(&reader)
         try commands.read(&reader)
         try calls.read(&reader)
+        try firmware.read(&reader)
         try push.read(&reader, path)
         try tracing.read(&reader)
         try readChannels(&reader)
