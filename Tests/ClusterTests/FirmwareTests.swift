@@ -240,7 +240,7 @@ struct FirmwareTests {
                     let installed = try await updater.update()
                     #expect(installed == nil && (attempt == 4 || index == 1), "attempt \(attempt)")
                 } catch {
-                    #expect((error as? ApusError)?.code == .badParameter, "\(error)")
+                    #expect(error.code == .badParameter, "\(error)")
                 }
             }
             #expect(!FileManager.default.fileExists(atPath: "\(directory)/firmware.part"))
