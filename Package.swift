@@ -358,7 +358,7 @@ let package = Package(
         test(
             "ApusFirmwareTests",
             [
-                "ApusCore", "ApusContract", "ApusStorage", "ApusFirmware", "ApusClient", "ApusDevice", crypto, protobuf,
+                "ApusCore", "ApusContract", "ApusStorage", "ApusFirmware", "ApusDevice", crypto, protobuf,
             ]),
         test(
             "ApusWebhooksTests",

@@ -123,17 +123,13 @@ final class NodeParts: Sendable {
         calls = CallService(
             configuration.calls, view, entities, sessions, records, runtime, dispatcher,
             pusher: NodePusher(webhooks), log: nodeLog)
-        let things = ThingService(entities: entities, sessions: sessions, topics: topics)
-        firmware = FirmwareService(
-            configuration.firmware, view, records: records, sessions: sessions, things: things)
         let context = Self.context(configuration, entities, records, topics, log: log)
         let requests = OperatorRequests(
             cluster: cluster, sessions: sessions, channels: channels, name: configuration.cluster,
             drain: { () throws(ApusError) in try await drain.begin() },
             forwarding: ClientForwarding(view: view, transport: transport, dispatcher: dispatcher))
-        signing = TokenSigning(try await configuration.tokenSigner())
-        let clients = Self.clients(
-            requests, things, commands, calls, firmware, carried, context, signing, tracer, log: nodeLog)
+        (signing, firmware) = (.init(try await configuration.tokenSigner()), Self.firmware(context, view, sessions))
+        let clients = Self.clients(requests, commands, calls, firmware, carried, context, signing, tracer, log: nodeLog)
         gateway = Gateway(
             configuration: configuration.gateway, sessions: sessions, channels: channels, clients: clients,
             view: view, group: group, ticketKeys: configuration.ticketKeys(keys), log: nodeLog, limited: limited)
@@ -158,9 +154,8 @@ final class NodeParts: Sendable {
 
     /// The requests and events of clients: the cluster's own, and those of the carried services.
     private static func clients(
-        _ requests: OperatorRequests, _ things: ThingService, _ commands: CommandService, _ calls: CallService,
-        _ firmware: FirmwareService, _ carried: [any NodeService], _ node: NodeContext, _ signing: TokenSigning,
-        _ tracer: SpanTracer?, log: Logger
+        _ requests: OperatorRequests, _ commands: CommandService, _ calls: CallService, _ firmware: FirmwareService,
+        _ carried: [any NodeService], _ node: NodeContext, _ signing: TokenSigning, _ tracer: SpanTracer?, log: Logger
     ) -> ClientServices {
         var api = ClientAPI()
         api.addSchemas(clientSchemas)
@@ -175,7 +170,7 @@ final class NodeParts: Sendable {
             requests.sessions, records: node.records, signing: signing, cluster: node.configuration.cluster,
             configuration: node.configuration.accounts, wallSeconds: { clock.wallSeconds() })
         requests.add(to: &api)
-        things.add(to: &api)
+        node.things(requests.sessions).add(to: &api)
         commands.add(to: &api)
         calls.add(to: &api)
         firmware.add(to: &api)
@@ -183,6 +178,13 @@ final class NodeParts: Sendable {
         return ClientServices(
             api, topics: node.topics, configuration: node.configuration.api, audit: AuditLog(log), tracer: tracer,
             callMedia: calls)
+    }
+
+    private static func firmware(
+        _ node: NodeContext, _ view: ClusterView, _ sessions: SessionService
+    ) -> FirmwareService {
+        FirmwareService(
+            node.configuration.firmware, view, records: node.records, sessions: sessions, things: node.things(sessions))
     }
 
     private static func register(_ carried: [any NodeService], with runtime: EntityRuntime) {
@@ -307,6 +309,13 @@ extension Logger {
         var log = self
         log[metadataKey: LogKey.node] = "\(node)"
         return log
+    }
+}
+
+extension NodeContext {
+    /// The models of devices.
+    fileprivate func things(_ sessions: SessionService) -> ThingService {
+        ThingService(entities: entities, sessions: sessions, topics: topics)
     }
 }
 

@@ -62,8 +62,8 @@ extension FirmwareRecords {
 
     /// Writes a chunk of an image. A repetition has no effect.
     ///
-    /// - Throws: 8002 if there is no such version; 21031 for a chunk that the image does not have, or of another length;
-    ///   10030 if the image is sealed and has other bytes there.
+    /// - Throws: 8002 if there is no such version; 21031 for a chunk that the image does not have, or of another
+    ///   length; 10030 if the image is sealed and has other bytes there.
     package func upload(
         _ index: UInt32, _ data: Data, _ version: FirmwareVersion, _ product: String, of customer: String
     ) async throws(ApusError) {
@@ -102,8 +102,8 @@ extension FirmwareRecords {
 
     /// Checks the hash of an uploaded image, and closes the image. A sealed image stays as it is.
     ///
-    /// The image is read in pages of ``FirmwareConfiguration/sealPageCount`` chunks. If the node dies, the request can be
-    /// repeated and begins again.
+    /// The image is read in pages of ``FirmwareConfiguration/sealPageCount`` chunks. If the node dies, the request can
+    /// be repeated and begins again.
     ///
     /// - Parameter goesOn: called before each page; what it throws ends the check.
     /// - Throws: 8002 if there is no such version; 21031 if a chunk is missing, or the hash is another one: then chunks

@@ -107,11 +107,7 @@ extension FirmwareService {
     }
 
     private static func group(_ name: String) throws(ApusError) -> String {
-        // 48 bytes: the key of a part, with the customer and the product, has to fit.
-        guard name.utf8.count <= 48, AccessID(rawValue: name) != nil else {
-            throw ApusError(.badParameter, "a group must be 1 to 48 letters, digits, '-', '_' or '.'")
-        }
-        return name
+        try AccessID(checking: name, "the group").rawValue
     }
 
     /// - Throws: 8002 if there is no such customer.

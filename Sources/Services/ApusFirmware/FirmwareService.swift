@@ -12,8 +12,8 @@ import Synchronization
 
 /// The firmware of devices: images of integrators, roll-outs, and what devices are offered (IV-E1, docs/firmware.md).
 ///
-/// Everything is in records, so any node answers any request, and nothing needs an owner. A device is asked about by the
-/// states of its model, which can be read while the device is offline.
+/// Everything is in records, so any node answers any request, and nothing needs an owner. A device is asked about by
+/// the states of its model, which can be read while the device is offline.
 ///
 /// Concurrency model: any thread. A `Mutex` guards the list of images that this node checks.
 package final class FirmwareService: Service, Sendable {

@@ -18,8 +18,8 @@ import Synchronization
 /// restart of the device. It is handed to `install` only if the maker's signature, the product, the version, the size
 /// and the hash are right. The device reports its progress as the state `ProReadonly._update`, and the outcome.
 ///
-/// **Restart.** `install` may restart the device and not return. If the device then runs the version, it reports that it
-/// is installed, otherwise that it has failed.
+/// **Restart.** `install` may restart the device and not return. If the device then runs the version, it reports that
+/// it is installed, otherwise that it has failed.
 ///
 /// Isolation: `Sendable`; ``run()`` and ``update()`` are not called at the same time, and one updater uses a directory.
 public final class FirmwareUpdater: Sendable {
@@ -115,8 +115,8 @@ public final class FirmwareUpdater: Sendable {
     /// Asks for a new version, and installs it.
     ///
     /// - Returns: the version that was installed; nil if there is none, or it has failed ``attemptsMax`` times.
-    /// - Throws: why the offered version was not installed: 21031 and 10002 if the device may not install it, 8002 if it
-    ///   was withdrawn, 10021 if it cannot be written, 21025 if it cannot be loaded; the error of `install`; 10006.
+    /// - Throws: why the offered version was not installed: 21031 and 10002 if the device may not install it, 8002 if
+    ///   it was withdrawn, 10021 if it cannot be written, 21025 if it cannot be loaded; the error of `install`; 10006.
     public func update() async throws(ApusError) -> FirmwareVersion? {
         let current = current
         let offer = try await session.untilAnswered { [session] () throws(ApusError) in

@@ -152,11 +152,10 @@ struct FirmwareSignCommand: AsyncParsableCommand {
             throw ApusError(.badParameter, "\(key) is not a private key of `apus firmware keygen`")
         }
         let digest = try FirmwareFile.digest(image)
+        let oldest = try from.map { text throws(ApusError) in try FirmwareVersion(checking: text, "--from") }
         let manifest = try FirmwareManifest(
             product: product, version: FirmwareVersion(checking: version, "--version"), size: digest.size,
-            sha256: digest.sha256, from: from.map { text throws(ApusError) in
-                try FirmwareVersion(checking: text, "--from")
-            })
+            sha256: digest.sha256, from: oldest)
         let signed = try SignedManifest(manifest: manifest, key: signer)
         let path = output ?? image + ".manifest"
         let text = try OutputOptions.text(signed)

@@ -93,7 +93,7 @@ struct FirmwareUploadCommand: AsyncParsableCommand {
             } catch {
                 let passing: [ErrorCode] = [.connectFailed, .deadlineExceeded, .overloaded, .storageFailed, .linkLost]
                 guard passing.contains(error.code), attempt < attemptsMax else {
-                    throw ApusError(error.code, "\(error.message); repeat the upload with --from-chunk \(request.index)")
+                    throw ApusError(error.code, "\(error.message); go on with --from-chunk \(request.index)")
                 }
             }
             try await Task.sleep(for: .milliseconds(100 << attempt))

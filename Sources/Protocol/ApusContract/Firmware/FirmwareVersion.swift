@@ -7,8 +7,8 @@ public import ApusCore
 /// suffix is before the same version without one. Suffixes are compared as by Semantic Versioning 2.0.0 §11: the parts
 /// between dots one after the other, numbers as numbers and before words, and fewer parts first.
 ///
-/// **Limits.** A number has 1 to 9 digits and no leading zero. A suffix has 1 to 32 letters, digits, `-` and `.`, and no
-/// empty part. Pure value.
+/// **Limits.** A number has 1 to 9 digits and no leading zero. A suffix has 1 to 32 letters, digits, `-` and `.`, and
+/// no empty part. Pure value.
 public struct FirmwareVersion: Sendable, Hashable, Comparable, CustomStringConvertible {
     /// The longest suffix, in bytes.
     public static let suffixByteCountMax = 32

@@ -74,7 +74,7 @@ extension FirmwareProduct {
     ///
     /// - Parameters:
     ///   - ifRevision: the revision that the version must have; 0: any.
-    ///   - tally: the outcomes until now. They do not count for stopping if the version was not active or paused before.
+    ///   - tally: the outcomes until now. They do not count for stopping if the version was a draft or stopped before.
     /// - Throws: 8002 for an unknown version or group, 10030 for another revision, or for an image that is not sealed;
     ///   21031 for a state that is none, or a draft that was none before.
     package mutating func rollOut(
