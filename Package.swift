@@ -193,6 +193,12 @@ let package = Package(
                 protobuf,
             ]),
         layer(
+            "Services", "ApusFirmware",
+            [
+                "ApusCore", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions", "ApusClientAPI",
+                "ApusThings", protobuf, crypto, lifecycle, coreMetrics,
+            ]),
+        layer(
             "Services", "ApusCommands",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions",
@@ -249,7 +255,8 @@ let package = Package(
             [
                 "ApusCore", "ApusConfiguration", "ApusTracing", "ApusListener", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusCommands",
-                "ApusCalls", "ApusEvents", "ApusRelayService", "ApusGateway", "ApusHTTP", "ApusWebhooks", nioCore, log,
+                "ApusCalls", "ApusEvents", "ApusFirmware", "ApusRelayService", "ApusGateway", "ApusHTTP",
+                "ApusWebhooks", nioCore, log,
             ]),
         layer(
             "Node", "ApusRelayNode",
@@ -262,7 +269,8 @@ let package = Package(
             [
                 "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusEtcd", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI",
-                "ApusOperators", "ApusThings", "ApusCommands", "ApusCalls", "ApusEvents", "ApusRelayService",
+                "ApusOperators", "ApusThings", "ApusFirmware", "ApusCommands", "ApusCalls", "ApusEvents",
+                "ApusRelayService",
                 "ApusGateway", "ApusHTTP", "ApusWebhooks", "ApusTraversal", "ApusRelay", "ApusTLS",
                 "ApusNodeConfiguration", nioCore,
                 nioPosix, lifecycle, unixSignals, protobuf, log, coreMetrics,
@@ -281,7 +289,7 @@ let package = Package(
             "Clients", "ApusDevice",
             [
                 "ApusCore", "ApusContract", "ApusThreads", "ApusMedia", "ApusClient", "CApusMedia", nioCore, nioPosix,
-                protobuf, dequeModule, log,
+                protobuf, crypto, dequeModule, log,
             ]),
 
         // Command: histories, local clusters and their processes, the verbs, and the binaries that have them.
@@ -299,7 +307,7 @@ let package = Package(
                 "ApusCore", "ApusConfiguration", "ApusContract", "ApusMedia", "ApusStorage", "ApusCluster",
                 "ApusSessions", "ApusRelayService", "ApusHTTP", "ApusNodeConfiguration", "ApusRelayNode", "ApusNode",
                 "ApusClient", "ApusDevice", "ApusTraversal", "ApusLocal", "CApusThreads", nioCore, nioPosix, nioHTTP1,
-                nioSSL, nioFoundationCompat, protobuf, unixSignals, log, coreMetrics, arguments,
+                nioSSL, nioFoundationCompat, protobuf, crypto, unixSignals, log, coreMetrics, arguments,
             ]),
         .executableTarget(
             name: "apus", dependencies: ["ApusCommand"], path: "Sources/Command/apus", swiftSettings: apusSettings),
@@ -355,6 +363,11 @@ let package = Package(
         test("ApusCommandsTests", ["ApusCore", "ApusCommands", protobuf]),
         test("ApusCallsTests", ["ApusCore", "ApusCalls", protobuf]),
         test(
+            "ApusFirmwareTests",
+            [
+                "ApusCore", "ApusContract", "ApusStorage", "ApusFirmware", "ApusDevice", crypto, protobuf,
+            ]),
+        test(
             "ApusWebhooksTests",
             [
                 "ApusCore", "ApusTestKit", "ApusWebhooks", lifecycle, log, crypto,
@@ -397,7 +410,7 @@ let package = Package(
             [
                 "ApusCore", "ApusStorage", "ApusSessions", "ApusContract", "ApusMedia", "ApusClient", "ApusDevice",
                 "ApusTestKit",
-                "ApusTraversal", log, nioCore, nioPosix, nioSSL, protobuf,
+                "ApusTraversal", crypto, log, nioCore, nioPosix, nioSSL, protobuf,
             ]),
         .testTarget(
             name: "RelayClientTests", dependencies: ["ApusTestKit", nioCore, nioPosix],

@@ -5,6 +5,7 @@ import ApusCluster
 import ApusCommands
 import ApusContract
 import ApusCore
+import ApusFirmware
 import ApusGateway
 import ApusHTTP
 import ApusListener
@@ -50,6 +51,7 @@ final class NodeParts: Sendable {
     /// The commands of devices.
     private let commands: CommandService
     private let calls: CallService
+    private let firmware: FirmwareService
     private let webhooks: WebhookSender
     private let poster: NodePoster
     private let events: EventService
@@ -188,6 +190,13 @@ final class NodeParts: Sendable {
             callMedia: calls)
     }
 
+    private static func firmware(
+        _ node: NodeContext, _ view: ClusterView, _ sessions: SessionService
+    ) -> FirmwareService {
+        FirmwareService(
+            node.configuration.firmware, view, records: node.records, sessions: sessions, things: node.things(sessions))
+    }
+
     private static func register(_ carried: [any NodeService], with runtime: EntityRuntime) {
         ThingService.register(with: runtime)
         for service in carried { service.register(with: runtime) }
@@ -311,6 +320,13 @@ extension Logger {
         var log = self
         log[metadataKey: LogKey.node] = "\(node)"
         return log
+    }
+}
+
+extension NodeContext {
+    /// The models of devices.
+    fileprivate func things(_ sessions: SessionService) -> ThingService {
+        ThingService(entities: entities, sessions: sessions, topics: topics)
     }
 }
 

@@ -2,6 +2,7 @@ import ApusCalls
 import ApusCluster
 import ApusCommands
 package import ApusCore
+import ApusFirmware
 package import ApusNodeConfiguration
 import ApusSessions
 package import ApusStorage
@@ -15,7 +16,7 @@ package enum NodeRecords {
     package static func catalogue(carrying services: [any NodeService]) -> RecordCatalogue {
         let own = [
             ClusterRecords.catalogue, SessionRecords.catalogue, ThingService.records, CommandService.records,
-            CallRecords.catalogue, HookRecords.catalogue,
+            CallRecords.catalogue, HookRecords.catalogue, FirmwareRecords.catalogue,
         ]
         return RecordCatalogue(merging: own + services.map(\.records))
     }

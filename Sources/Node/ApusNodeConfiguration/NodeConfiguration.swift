@@ -6,6 +6,7 @@ package import ApusEvents
 package import ApusCommands
 package import ApusConfiguration
 public import ApusCore
+package import ApusFirmware
 package import ApusGateway
 package import ApusHTTP
 import ApusMedia
@@ -89,6 +90,8 @@ public struct NodeConfiguration: Sendable {
     package var calls = CallConfiguration()
     /// The bounds of events and of the hooks of integrators.
     package var events = EventConfiguration()
+    /// The bounds of firmware.
+    package var firmware = FirmwareConfiguration()
     /// Where push notifications of calls go.
     package var push = WebhookConfiguration()
     package var tracing = TracingConfiguration()
@@ -171,6 +174,7 @@ public struct NodeConfiguration: Sendable {
         try api.read(&reader)
         try commands.read(&reader)
         try calls.read(&reader)
+        try firmware.read(&reader)
         try push.read(&reader, path)
         try events.read(&reader, path)
         try tracing.read(&reader)

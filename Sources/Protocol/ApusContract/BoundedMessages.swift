@@ -153,3 +153,26 @@ extension ClientRevokeTokensRequest: BoundedMessage {
         (0...999_999_999_999).contains(before) && (0...999_999_999).contains(keepSeconds)
     }
 }
+
+extension ClientCreateFirmwareRequest: BoundedMessage {}
+extension ClientUploadFirmwareRequest: BoundedMessage {}
+extension ClientSealFirmwareRequest: BoundedMessage {}
+extension ClientGetFirmwareRequest: BoundedMessage {}
+extension ClientListFirmwareRequest: BoundedMessage {}
+extension ClientDeleteFirmwareRequest: BoundedMessage {}
+extension ClientSetFirmwareGroupRequest: BoundedMessage {}
+extension ClientDeleteFirmwareGroupRequest: BoundedMessage {}
+extension ClientGetFirmwareGroupRequest: BoundedMessage {}
+extension ClientQueryFirmwareRequest: BoundedMessage {}
+extension ClientReportFirmwareRequest: BoundedMessage {}
+
+extension ClientRollOutFirmwareRequest: BoundedMessage {
+    package var isWithinBounds: Bool {
+        percentage <= 100 && stopFailurePercent <= 100 && stopFailures <= 1_000_000_000
+            && ifRevision <= UInt64(Int64.max)
+    }
+}
+
+extension ClientReadFirmwareRequest: BoundedMessage {
+    package var isWithinBounds: Bool { offset <= FirmwareManifest.sizeMax }
+}

@@ -64,6 +64,27 @@ package struct ThingService: Sendable {
             })
     }
 
+    /// The values of states that are texts, such as that of `ProReadonly._firmware`, also while the device is offline.
+    /// For services: the caller checks who may know them.
+    ///
+    /// - Returns: by the names of the leaves. A state that the model does not have, or that is no text, is left out.
+    /// - Throws: 10005 and 10010 if the owner of the model does not answer.
+    package func states(
+        _ names: [String], of device: DeviceID, timeout: Duration
+    ) async throws(ApusError) -> [String: String] {
+        var found: [String: String] = [:]
+        for name in names {
+            let read = ThingRead.with { $0.path = "ProReadonly.\(name).stVal" }
+            do throws(ApusError) {
+                let json = try await thing(device).ask(read, timeout: timeout).json
+                found[name] = JSONValue(Array(json.utf8)[...])?.string
+            } catch {
+                guard error.code == .propertyUnknown else { throw error }
+            }
+        }
+        return found
+    }
+
     private func addReads(to api: inout ClientAPI) {
         api.on(ClientReadPropertyRequest.self) { request, call throws(ApusError) in
             let path = try ThingPath(request.path)

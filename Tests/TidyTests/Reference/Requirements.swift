@@ -47,7 +47,7 @@ enum Requirements {
         Row("IV-D13", "the same message while one is in flight"),
         Row("IV-D14", "writes over the local network", isMissing: true),
         Row("IV-D15", "ids, acknowledgements and repetitions of commands"),
-        Row("IV-E1", "a query for new firmware", isMissing: true),
+        Row("IV-E1", "a query for new firmware"),
         Row("CALL-1", "whether a device has two-way video"),
         Row("CALL-2", "an interface manager is registered; −2504 without one"),
         Row("CALL-3", "what a call says of itself; flags change once"),

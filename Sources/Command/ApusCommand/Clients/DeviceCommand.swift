@@ -24,6 +24,7 @@ struct DeviceCommand: AsyncParsableCommand {
     @Flag(help: "Answer raw data with the same data.") var echo = false
     @Option(help: "Note the commands in this file, so that each is carried out once, also after a restart.")
     var journal: String?
+    @OptionGroup var firmware: FirmwareOptions
     @Option(help: "Stop after this number of seconds.") var seconds: Double?
     @OptionGroup var connection: ConnectOptions
 
@@ -61,9 +62,11 @@ struct DeviceCommand: AsyncParsableCommand {
             return json
         }
         let commands = try makeCommands(session, log: log)
+        let updater = try firmware.updater(session, log: log)
         let result = await ending.race(seconds: seconds) { () throws(ApusError) in
             async let _ = Self.keep(initial.isEmpty ? nil : settings, ending)
             async let _ = Self.keep(commands, ending)
+            async let _ = Self.keep(updater, ending)
             try await agent.run()
         }
         session.close()
@@ -83,6 +86,14 @@ struct DeviceCommand: AsyncParsableCommand {
     private static func keep(_ commands: DeviceCommands, _ ending: Ending) async {
         do throws(ApusError) {
             try await commands.run()
+        } catch {
+            if error.code != .cancelled { ending.end(error) }
+        }
+    }
+
+    private static func keep(_ updater: FirmwareUpdater?, _ ending: Ending) async {
+        do throws(ApusError) {
+            try await updater?.run()
         } catch {
             if error.code != .cancelled { ending.end(error) }
         }

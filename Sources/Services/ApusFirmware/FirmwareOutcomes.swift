@@ -1,0 +1,75 @@
+package import ApusContract
+package import ApusCore
+import ApusStorage
+import SwiftProtobuf
+
+// Outcomes of updates. The record of a device's outcome and the tally change in one step, so each device is counted
+// once, also if it repeats its report or a node dies in between.
+
+extension FirmwareRecords {
+    /// Notes the outcome of a device. The last one counts; a repetition has no effect.
+    ///
+    /// - Returns: whether something has changed.
+    /// - Throws: 8002 if there is no such version, or it is a draft that no device was offered; 10007 after too many
+    ///   other writes.
+    package func report(
+        _ failed: Bool, reason: String, by device: DeviceID, _ version: FirmwareVersion, _ product: String,
+        of customer: String
+    ) async throws(ApusError) -> Bool {
+        for attempt in 0..<64 {
+            let (release, image) = try await image(of: version, product, of: customer)
+            guard release.state != .draft else { throw ApusError(.targetUnknown, "no such version") }
+            let new = FirmwareOutcome.with {
+                ($0.image, $0.device, $0.failed, $0.reason) = (release.image, device.rawValue, failed, reason)
+            }
+            let found = try await store.record(Self.outcomes, Self.outcomes.key(of: new))
+            guard found?.body != new else { return false }
+            var writes = [
+                Self.check(image),
+                try Self.outcomes.put(new, fence: .none, if: found.map { .version($0.version) } ?? .absent),
+            ]
+            if found?.body.failed != failed {
+                let part = Self.tallyPart(of: device.rawValue)
+                let tally = try await store.record(Self.tallies, Self.tallyKey(release.image, part))
+                var counted = tally?.body ?? .with { ($0.image, $0.part) = (release.image, part) }
+                counted.move(from: found?.body.failed, to: failed)
+                writes.append(
+                    try Self.tallies.put(counted, fence: .none, if: tally.map { .version($0.version) } ?? .absent))
+            }
+            do throws(ApusError) {
+                try await store.commit(RecordStep(writes))
+                return true
+            } catch {
+                guard error.code == .versionConflict else { throw error }
+            }
+            await Self.pause(after: attempt)
+        }
+        throw ApusError(.overloaded, "too many devices report at once; try again")
+    }
+
+    /// Stops a roll-out if its failures require it. Returns whether it was stopped by this.
+    package func stopIfFailing(
+        _ version: FirmwareVersion, _ product: String, of customer: String, _ bounds: FirmwareConfiguration
+    ) async throws(ApusError) -> Bool {
+        guard let known = try await self.product(customer, product)?.body, let index = known.index(of: version),
+            known.releases[index].state == .active
+        else { return false }
+        let tally = try await count(of: known.releases[index].image)
+        guard known.releases[index].mustStop(tally) else { return false }
+        return try await change(customer, product, bounds) { body throws(ApusError) in
+            (body.stopIfFailing(version, tally: tally), Effects())
+        }
+    }
+}
+
+extension FirmwareTally {
+    /// Counts an outcome, and no longer the earlier one of the same device.
+    package mutating func move(from earlier: Bool?, to isFailed: Bool) {
+        switch earlier {
+        case true?: failed -= min(1, failed)
+        case false?: installed -= min(1, installed)
+        case nil: break
+        }
+        if isFailed { failed += 1 } else { installed += 1 }
+    }
+}
