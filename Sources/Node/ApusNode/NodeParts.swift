@@ -77,7 +77,7 @@ final class NodeParts: Sendable {
         log: Logger, fenced: @escaping @Sendable () -> Void
     ) async throws(ApusError) {
         (self.configuration, self.carried, self.log) = (configuration, carried, log)
-        conditions = NodeConditions(log: log)
+        (conditions, signing) = (NodeConditions(log: log), TokenSigning(try await configuration.tokenSigner()))
         let (keys, late) = (try configuration.clusterKeys(), LateHooks())
         let (ownership, held) = try await Self.ownership(configuration, log: log)
         (memory, store) = (Self.memory(configuration, log: log), ownership)
@@ -116,18 +116,18 @@ final class NodeParts: Sendable {
             relayIssuer: relayMesh, log: nodeLog)
         try await revocations.load(wallSeconds: cluster.view.clock.wallSeconds())
         sessions.register(with: dispatcher, records: records)
-        commands = CommandService(configuration.commands, view, entities, sessions, runtime, dispatcher)
+        let context = Self.context(configuration, entities, records, topics, log: log)
+        let products = Self.products(context, view)
+        commands = CommandService(configuration.commands, view, entities, sessions, products, runtime, dispatcher)
         webhooks = WebhookSender(configuration.push, limited: limited) { view.clock.wallSeconds() }
         calls = CallService(
             configuration.calls, view, entities, sessions, records, runtime, dispatcher,
             pusher: NodePusher(webhooks), log: nodeLog)
-        let context = Self.context(configuration, entities, records, topics, log: log)
         let requests = OperatorRequests(
             cluster: cluster, sessions: sessions, channels: channels, name: configuration.cluster,
             drain: { () throws(ApusError) in try await drain.begin() },
             forwarding: ClientForwarding(view: view, transport: transport, dispatcher: dispatcher))
-        signing = TokenSigning(try await configuration.tokenSigner())
-        let clients = Self.clients(requests, commands, calls, carried, context, signing, tracer, log: nodeLog)
+        let clients = Self.clients(requests, products, commands, calls, carried, context, signing, tracer, log: nodeLog)
         gateway = Gateway(
             configuration: configuration.gateway, sessions: sessions, channels: channels, clients: clients,
             view: view, group: group, ticketKeys: configuration.ticketKeys(keys), log: nodeLog, limited: limited)
@@ -150,9 +150,15 @@ final class NodeParts: Sendable {
         NodeContext(entities: entities, records: records, configuration: configuration, topics: topics, log: log)
     }
 
+    private static func products(_ node: NodeContext, _ view: ClusterView) -> ProductService {
+        ProductService(
+            records: node.records, entities: node.entities, productsMax: node.configuration.accounts.productsMax,
+            wallMilliseconds: { view.clock.wallMilliseconds() })
+    }
+
     /// The requests and events of clients: the cluster's own, and those of the carried services.
     private static func clients(
-        _ requests: OperatorRequests, _ commands: CommandService, _ calls: CallService,
+        _ requests: OperatorRequests, _ products: ProductService, _ commands: CommandService, _ calls: CallService,
         _ carried: [any NodeService], _ node: NodeContext, _ signing: TokenSigning, _ tracer: SpanTracer?, log: Logger
     ) -> ClientServices {
         var api = ClientAPI()
@@ -168,7 +174,8 @@ final class NodeParts: Sendable {
             requests.sessions, records: node.records, signing: signing, cluster: node.configuration.cluster,
             configuration: node.configuration.accounts, wallSeconds: { clock.wallSeconds() })
         requests.add(to: &api)
-        ThingService(entities: node.entities, sessions: requests.sessions, topics: node.topics).add(to: &api)
+        ThingService(sessions: requests.sessions, topics: node.topics, products: products).add(to: &api)
+        products.add(to: &api)
         commands.add(to: &api)
         calls.add(to: &api)
         for service in carried { service.addRequests(to: &api, of: node) }

@@ -24,7 +24,7 @@ public struct ClientRoles: OptionSet, Sendable, Hashable {
 ///
 /// A request is there over the native protocol by its number, over WebSocket by its name, and over REST by its path.
 public struct ClientRequestInfo: Sendable, Hashable {
-    /// Stands on the wire; never given to another request. 1 to 99 are the cluster's own, services of others take 1000
+    /// Stands on the wire; never given to another request. 1 to 999 are the cluster's own, services of others take 1000
     /// and above.
     public let number: UInt16
     /// `NOUN.VERB`, such as `devices.list`.
