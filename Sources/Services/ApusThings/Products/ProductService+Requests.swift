@@ -56,12 +56,12 @@ extension ProductService {
     /// - Throws: 12004 for another customer than the one that asks, 8002 for an unknown one, 21031 for a name that is
     ///   none.
     private func customer(named name: String, _ call: ClientCall) async throws(ApusError) -> String {
-        let isOperator = call.session.role == .admin
-        if isOperator, name == CustomerID.none { return "" }
-        let customer = try CustomerID(checking: name, "the customer")
-        guard isOperator || name == call.session.account.rawValue else {
+        let isNone = name == CustomerID.none
+        guard call.session.role == .admin || (!isNone && name == call.session.account.rawValue) else {
             throw ApusError(.notAllowed, "that is another customer")
         }
+        if isNone { return "" }
+        let customer = try CustomerID(checking: name, "the customer")
         guard try await sessions.customer(customer) != nil else {
             throw ApusError(.targetUnknown, "no such customer")
         }
