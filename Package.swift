@@ -190,7 +190,7 @@ let package = Package(
             "Services", "ApusThings",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions", "ApusClientAPI",
-                protobuf,
+                protobuf, coreMetrics,
             ]),
         layer(
             "Services", "ApusFirmware",
@@ -305,9 +305,9 @@ let package = Package(
             "Command", "ApusCommand",
             [
                 "ApusCore", "ApusConfiguration", "ApusContract", "ApusMedia", "ApusStorage", "ApusCluster",
-                "ApusSessions", "ApusRelayService", "ApusHTTP", "ApusNodeConfiguration", "ApusRelayNode", "ApusNode",
-                "ApusClient", "ApusDevice", "ApusTraversal", "ApusLocal", "CApusThreads", nioCore, nioPosix, nioHTTP1,
-                nioSSL, nioFoundationCompat, protobuf, crypto, unixSignals, log, coreMetrics, arguments,
+                "ApusSessions", "ApusThings", "ApusRelayService", "ApusHTTP", "ApusNodeConfiguration", "ApusRelayNode",
+                "ApusNode", "ApusClient", "ApusDevice", "ApusTraversal", "ApusLocal", "CApusThreads", nioCore, nioPosix,
+                nioHTTP1, nioSSL, nioFoundationCompat, protobuf, crypto, unixSignals, log, coreMetrics, arguments,
             ]),
         .executableTarget(
             name: "apus", dependencies: ["ApusCommand"], path: "Sources/Command/apus", swiftSettings: apusSettings),
@@ -373,7 +373,7 @@ let package = Package(
                 "ApusCore", "ApusTestKit", "ApusWebhooks", lifecycle, log, crypto,
             ]),
         test("ApusEventsTests", ["ApusCore", "ApusEvents", protobuf]),
-        test("ApusThingsTests", ["ApusCore", "ApusSessions", "ApusThings", protobuf]),
+        test("ApusThingsTests", ["ApusCore", "ApusStorage", "ApusSessions", "ApusThings", protobuf]),
         test(
             "ApusHTTPTests",
             [

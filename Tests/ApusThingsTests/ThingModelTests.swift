@@ -177,6 +177,47 @@ struct ThingModelTests {
         }
     }
 
+    @Test("A device names its product with a state; what is no product's name is 20102, whoever reports it")
+    func product() throws {
+        var model = try Self.model()
+        #expect(model.product.isEmpty)
+        let path = try ThingPath("ProReadonly._product")
+        for json in [#"{"stVal":5}"#, #"{"stVal":null}"#, #"{"stVal":""}"#, #"{"stVal":"a b"}"#, #"{"stVal":["a"]}"#] {
+            fails(.jsonInvalid) { _ = try model.report(path, json, received: 0, time: 200) }
+        }
+        fails(.jsonInvalid) {
+            _ = try model.report(ThingPath("ProReadonly._product.stVal.x"), #""a""#, received: 0, time: 200)
+        }
+        _ = try model.report(path, #"{"stVal":"acme-doorbell-2"}"#, received: 0, time: 200)
+        #expect(model.product == "acme-doorbell-2")
+        _ = try model.report(ThingPath("ProReadonly._product.stVal"), #""bell.3""#, received: 0, time: 201)
+        #expect(model.product == "bell.3")
+        // A setting of this name means nothing.
+        _ = try model.report(ThingPath("ProWritable._product"), #"{"setVal":5}"#, received: 0, time: 202)
+        #expect(model.product == "bell.3")
+    }
+
+    @Test("What was checked against another product's schema is refused with the product, and changes nothing")
+    func otherProduct() throws {
+        var model = try Self.model()
+        let (setting, product) = (try ThingPath("ProWritable._logLevel"), try ThingPath("ProReadonly._product"))
+        #expect(model.refusal(of: setting, checked: "") == nil)
+        #expect(model.refusal(of: setting, checked: "bell")?.product.isEmpty == true)
+        _ = try model.report(product, #"{"stVal":"bell"}"#, received: 0, time: 200)
+        for path in ["ProWritable._logLevel", "ProReadonly.battery.stVal", "Action.new", "ProWritable.new.setVal.x"] {
+            let path = try ThingPath(path)
+            #expect(model.refusal(of: path, checked: "bell") == nil)
+            for other in ["", "horn"] {
+                let refusal = try #require(model.refusal(of: path, checked: other))
+                #expect(refusal.productDiffers && refusal.product == "bell" && refusal.version == 0)
+            }
+        }
+        // Properties of the account have no schema, and a report of the product is checked against the new one.
+        for path in ["ProUser.room.val", "ProReadonly._product", "ProReadonly._product.stVal"] {
+            #expect(model.refusal(of: try ThingPath(path), checked: "horn") == nil)
+        }
+    }
+
     @Test("A model over 64 KiB is refused with the leaf and both sizes (10002), and smaller values are accepted again")
     func limit() throws {
         var model = ThingState()

@@ -15,27 +15,33 @@ public final class DeviceSettings: Sendable {
 
     private let session: ClientSession
     private let device: DeviceID
+    private let product: String?
     private let initial: [(name: String, json: String)]
     private let apply: Apply
     private let log: Logger
 
     /// - Parameters:
     ///   - session: the device's own.
+    ///   - product: the type of device, which is reported before everything else. If the integrator has registered it,
+    ///     its schema says which values the model may have (docs/things.md). Nil: nothing is reported.
     ///   - initial: the settings with their first values, in JSON. A setting that the model has already is applied with
     ///     the model's value, so a device needs no memory of its own.
     public init(
-        session: ClientSession, device: DeviceID, initial: [(name: String, json: String)], log: Logger,
-        apply: @escaping Apply
+        session: ClientSession, device: DeviceID, product: String? = nil, initial: [(name: String, json: String)],
+        log: Logger, apply: @escaping Apply
     ) {
-        (self.session, self.device, self.initial, self.log, self.apply) = (session, device, initial, log, apply)
+        (self.session, self.device, self.product, self.initial) = (session, device, product, initial)
+        (self.log, self.apply) = (log, apply)
     }
 
     /// Works until the task is cancelled.
     ///
-    /// - Throws: what lasts: 20101 and 20102 if an initial setting cannot be, 12004 if the session is not the device's.
+    /// - Throws: what lasts: 20101 and 20102 if an initial setting cannot be, or the product has no valid name; 12004
+    ///   if the session is not the device's.
     public func run() async throws(ApusError) {
         // Changes are heard from before the pending ones are read, so none is missed in between.
         let changes = session.propertyChanges(of: device)
+        if let product { try await report("ProReadonly._product", #"{"stVal":"\#(product)"}"#, received: nil) }
         for (name, json) in initial { try await begin(name, json) }
         try await applyPending()
         do {
@@ -75,7 +81,13 @@ public final class DeviceSettings: Sendable {
         let name = setting.path.split(separator: ".")[1]
         let value = await apply(String(name), setting.json)
         log.info("A setting was applied", metadata: ["apus.setting": "\(name)"])
-        try await report(setting.path, value, received: setting.version)
+        do throws(ApusError) {
+            try await report(setting.path, value, received: setting.version)
+        } catch {
+            // The schema of the product has changed since the value was written: it remains until the next write.
+            guard error.code == .pathIllegal || error.code == .jsonInvalid else { throw error }
+            log.warning("The value of a setting is not allowed", metadata: Logger.facts(of: error))
+        }
     }
 
     private func report(_ path: String, _ json: String, received: UInt64?) async throws(ApusError) {

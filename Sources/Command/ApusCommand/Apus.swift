@@ -14,7 +14,7 @@ struct Apus: AsyncParsableCommand {
             ChannelsCommand.self, DevicesCommand.self, PropertyCommand.self, ActionCommand.self, SendCommand.self,
             CommandsCommand.self, EventsCommand.self, SendServerCommand.self, HooksCommand.self, BindCommand.self, UnbindCommand.self, ShareCommand.self, UnshareCommand.self,
             SharesCommand.self, TransferCommand.self, CallCommand.self, AnswerCommand.self, CallsCommand.self,
-            CustomersCommand.self, UsersCommand.self, RevokeCommand.self, FirmwareCommand.self,
+            CustomersCommand.self, UsersCommand.self, ProductsCommand.self, FirmwareCommand.self, RevokeCommand.self,
             WhyCommand.self, ChangesCommand.self, CordonCommand.self, UncordonCommand.self, WeightCommand.self,
         ])
 }

@@ -25,8 +25,24 @@ public struct AccountID: IdentifierString {
     public init(unchecked rawValue: String) { self.rawValue = rawValue }
 }
 
-/// An integrator: a tenant of the cluster with users and devices of its own (IV-A1, IV-B8). Limits as ``ClusterID``.
+/// An integrator: a tenant of the cluster with users and devices of its own (IV-A1, IV-B8). Limits as ``ClusterID``,
+/// and not `-`, which stands for "no customer" in paths of requests.
 public struct CustomerID: IdentifierString {
+    /// What requests name instead of a customer for that which belongs to none.
+    public static let none = "-"
+
+    public let rawValue: String
+    public init(unchecked rawValue: String) { self.rawValue = rawValue }
+
+    public init?(rawValue: String) {
+        guard rawValue != Self.none, AccountID(rawValue: rawValue) != nil else { return nil }
+        self.init(unchecked: rawValue)
+    }
+}
+
+/// A type of device of a customer: devices of one product have the same schema (IV-D1). Unique within the customer.
+/// Limits as ``ClusterID``.
+public struct ProductID: IdentifierString {
     public let rawValue: String
     public init(unchecked rawValue: String) { self.rawValue = rawValue }
 }

@@ -22,7 +22,7 @@ struct CORS {
         return Response(
             status: .noContent,
             headers: [
-                .accessControlAllowOrigin: origin, .accessControlAllowMethods: "GET, POST, DELETE",
+                .accessControlAllowOrigin: origin, .accessControlAllowMethods: "GET, POST, PUT, DELETE",
                 .accessControlAllowHeaders: "Authorization, Content-Type, Idempotency-Key, Prefer, traceparent",
                 .accessControlMaxAge: "600", .vary: "Origin",
             ])

@@ -149,7 +149,7 @@ struct RESTResponder: Sendable {
             }
             given.append((name, try value([text], route.fields[name], name)))
         }
-        guard route.rule.method == .post else {
+        guard route.rule.method.takesBody else {
             return ByteBuffer(string: JSON.object(try query(request, route) + given).text)
         }
         let body = try await self.body(request)

@@ -1,11 +1,8 @@
 import ApusChannels
 import ApusClientAPI
-import ApusCalls
 import ApusCluster
-import ApusCommands
 import ApusContract
 import ApusCore
-import ApusFirmware
 import ApusGateway
 import ApusHTTP
 import ApusListener
@@ -15,12 +12,10 @@ import ApusRelayService
 import ApusSessions
 import ApusStorage
 import ApusTLS
-import ApusEvents
 import ApusThings
 import ApusTracing
 import ApusTransport
 import ApusTraversal
-import ApusWebhooks
 import ApusWire
 import Foundation
 import Logging
@@ -48,13 +43,8 @@ final class NodeParts: Sendable {
     private let expiry: CertificateWatch
     /// The topics to which clients subscribe.
     let topics: TopicService
-    /// The commands of devices.
-    private let commands: CommandService
-    private let calls: CallService
-    private let firmware: FirmwareService
-    private let webhooks: WebhookSender
-    private let poster: NodePoster
-    private let events: EventService
+    /// The services of devices, accounts, messages and calls.
+    private let clientServices: NodeServices
     /// The conditions that keep this node from full service. Its parts raise and clear them.
     let conditions: NodeConditions
     /// For messages that unauthenticated traffic can cause.
@@ -82,7 +72,7 @@ final class NodeParts: Sendable {
         log: Logger, fenced: @escaping @Sendable () -> Void
     ) async throws(ApusError) {
         (self.configuration, self.carried, self.log) = (configuration, carried, log)
-        conditions = NodeConditions(log: log)
+        (conditions, signing) = (NodeConditions(log: log), TokenSigning(try await configuration.tokenSigner()))
         let (keys, late) = (try configuration.clusterKeys(), LateHooks())
         let (ownership, held) = try await Self.ownership(configuration, log: log)
         (memory, store) = (Self.memory(configuration, log: log), ownership)
@@ -121,24 +111,14 @@ final class NodeParts: Sendable {
             relayIssuer: relayMesh, log: nodeLog)
         try await revocations.load(wallSeconds: cluster.view.clock.wallSeconds())
         sessions.register(with: dispatcher, records: records)
-        commands = CommandService(configuration.commands, view, entities, sessions, runtime, dispatcher)
-        webhooks = WebhookSender(configuration.push, limited: limited) { view.clock.wallSeconds() }
-        calls = CallService(
-            configuration.calls, view, entities, sessions, records, runtime, dispatcher,
-            pusher: NodePusher(webhooks), log: nodeLog)
         let context = Self.context(configuration, entities, records, topics, log: log)
-        poster = NodePoster(configuration.events, clock: view.clock)
-        events = EventService(
-            configuration.events, view, entities, topics, records, runtime, dispatcher,
-            handlers: carried.reduce(into: [:]) { $0.merge($1.serverHandlers(of: context)) { $1 } }, poster: poster, limited: limited
-        )
-        sessions.observe(events)
+        clientServices = NodeServices(
+            context, view, sessions, runtime, dispatcher, carrying: carried, limited: limited, log: nodeLog)
         let requests = OperatorRequests(
             cluster: cluster, sessions: sessions, channels: channels, name: configuration.cluster,
             drain: { () throws(ApusError) in try await drain.begin() },
             forwarding: ClientForwarding(view: view, transport: transport, dispatcher: dispatcher))
-        signing = TokenSigning(try await configuration.tokenSigner())
-        let clients = Self.clients(requests, commands, calls, events, carried, context, signing, tracer, log: nodeLog)
+        let clients = Self.clients(requests, clientServices, carried, context, signing, tracer, log: nodeLog)
         gateway = Gateway(
             configuration: configuration.gateway, sessions: sessions, channels: channels, clients: clients,
             view: view, group: group, ticketKeys: configuration.ticketKeys(keys), log: nodeLog, limited: limited)
@@ -163,7 +143,7 @@ final class NodeParts: Sendable {
 
     /// The requests and events of clients: the cluster's own, and those of the carried services.
     private static func clients(
-        _ requests: OperatorRequests, _ commands: CommandService, _ calls: CallService, _ events: EventService,
+        _ requests: OperatorRequests, _ services: NodeServices,
         _ carried: [any NodeService], _ node: NodeContext, _ signing: TokenSigning, _ tracer: SpanTracer?, log: Logger
     ) -> ClientServices {
         var api = ClientAPI()
@@ -179,22 +159,11 @@ final class NodeParts: Sendable {
             requests.sessions, records: node.records, signing: signing, cluster: node.configuration.cluster,
             configuration: node.configuration.accounts, wallSeconds: { clock.wallSeconds() })
         requests.add(to: &api)
-        ThingService(entities: node.entities, sessions: requests.sessions, topics: node.topics, observer: events)
-            .add(to: &api)
-        commands.add(to: &api)
-        calls.add(to: &api)
-        events.add(to: &api)
+        services.add(to: &api)
         for service in carried { service.addRequests(to: &api, of: node) }
         return ClientServices(
             api, topics: node.topics, configuration: node.configuration.api, audit: AuditLog(log), tracer: tracer,
-            callMedia: calls)
-    }
-
-    private static func firmware(
-        _ node: NodeContext, _ view: ClusterView, _ sessions: SessionService
-    ) -> FirmwareService {
-        FirmwareService(
-            node.configuration.firmware, view, records: node.records, sessions: sessions, things: node.things(sessions))
+            callMedia: services.calls)
     }
 
     private static func register(_ carried: [any NodeService], with runtime: EntityRuntime) {
@@ -258,10 +227,8 @@ final class NodeParts: Sendable {
     var services: [any Service] {
         let relays: [any Service] = (relayMesh.map { [$0] } ?? []) + (relay.map { [$0] } ?? [])
         let watch = DescriptorWatch(conditions: conditions, limited: limited)
-        let own: [any Service] = [
-            EntityService(entities: entities, runtime: runtime), sessions, topics, commands, webhooks, calls,
-            poster, events,
-        ]
+        let entityService = EntityService(entities: entities, runtime: runtime)
+        let own: [any Service] = [entityService, sessions, topics] + clientServices.running
         let context = Self.context(configuration, entities, records, topics, log: log)
         let others = carried.flatMap { $0.work(of: context) }
         let tracing: [any Service] = exporter.map { [$0] } ?? []
@@ -323,12 +290,6 @@ extension Logger {
     }
 }
 
-extension NodeContext {
-    /// The models of devices.
-    fileprivate func things(_ sessions: SessionService) -> ThingService {
-        ThingService(entities: entities, sessions: sessions, topics: topics)
-    }
-}
 
 extension NodeConfiguration {
     /// The number of event loops for links, clients and media.

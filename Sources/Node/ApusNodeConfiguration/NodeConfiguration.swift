@@ -369,6 +369,8 @@ public struct NodeConfiguration: Sendable {
             "accounts.token_lifetime_max", default: accounts.tokenLifetimeMax)
         accounts.revocationsMax = try reader.int(
             "accounts.revocations_max", default: accounts.revocationsMax, in: 1...50_000)
+        accounts.productsMax = try reader.int(
+            "accounts.products_max", default: accounts.productsMax, in: 1...10_000)
         guard sessions.revocationInterval >= .milliseconds(20), sessions.revocationInterval <= .seconds(60) else {
             throw reader.invalid("sessions.revocation_interval", "20ms to 60s are expected")
         }

@@ -54,6 +54,10 @@ extension ClientRelayCredentialsRequest: BoundedMessage {}
 extension ClientAcknowledgeRequest: BoundedMessage {}
 extension ClientListDevicesRequest: BoundedMessage {}
 extension ClientGetDeviceRequest: BoundedMessage {}
+extension ClientPutProductRequest: BoundedMessage {}
+extension ClientGetProductRequest: BoundedMessage {}
+extension ClientListProductsRequest: BoundedMessage {}
+extension ClientDeleteProductRequest: BoundedMessage {}
 extension ClientBindDeviceRequest: BoundedMessage {}
 extension ClientUnbindDeviceRequest: BoundedMessage {}
 extension ClientTransferDeviceRequest: BoundedMessage {}

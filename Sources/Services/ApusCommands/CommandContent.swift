@@ -32,4 +32,7 @@ package struct CommandContent: Sendable, Hashable {
     }
 
     package init(data: Data) { (path, bytes) = ("", data) }
+
+    /// The name of the action; nil for raw data.
+    var action: String? { path.isEmpty ? nil : String(path.dropFirst(ThingRoot.action.name.utf8.count + 1)) }
 }

@@ -4,6 +4,7 @@ import ApusContract
 import ApusCore
 package import ApusSessions
 package import ApusStorage
+package import ApusThings
 import ApusWire
 import CoreMetrics
 import Foundation
@@ -38,6 +39,7 @@ package final class CommandService: Service, Sendable {
     private let view: ClusterView
     private let entities: EntityRegistry
     private let sessions: SessionService
+    private let products: ProductService
     private let connections: AnnouncedConnections<DeviceID>
     private let waiting = Mutex(Waits())
     private let deliveries = Counter(label: "apus_command_deliveries_total")
@@ -53,9 +55,10 @@ package final class CommandService: Service, Sendable {
     /// Registers the kinds of entities, and the messages between nodes. Created once, before the node is a member.
     package init(
         _ configuration: CommandConfiguration, _ view: ClusterView, _ entities: EntityRegistry,
-        _ sessions: SessionService, _ runtime: EntityRuntime, _ dispatcher: NodeDispatcher
+        _ sessions: SessionService, _ products: ProductService, _ runtime: EntityRuntime, _ dispatcher: NodeDispatcher
     ) {
         (self.configuration, self.view, self.entities, self.sessions) = (configuration, view, entities, sessions)
+        self.products = products
         let node = view.local.name.rawValue
         connections = AnnouncedConnections(
             view: view, shard: { CommandQueue.live.address($0).shard },
@@ -85,12 +88,17 @@ package final class CommandService: Service, Sendable {
     ///   - ttl: nil: the device must not be offline, and the command ends at the deadline.
     ///   - until: the status to wait for.
     /// - Throws: 8000 if the device is offline and there is no time to live, 8002, 8003 and 12004 if this client has no
-    ///   such device, 21002 if the status is not reached in time; otherwise as ``CommandState/submit(_:_:at:_:)``.
+    ///   such device, 20101 and 20102 if the schema of the device's product does not allow the action or its argument,
+    ///   21002 if the status is not reached in time; otherwise as ``CommandState/submit(_:_:at:_:)``.
     func send(
         _ content: CommandContent, id: Data, to device: DeviceID, noAnswer: Bool, ttl: Duration?, until: CommandStatus,
         _ call: ClientCall
     ) async throws(ApusError) -> CommandEntry {
         let presence = try await sessions.inspect(device, for: call.session, subscribe: false, control: true).get()
+        if let action = content.action {
+            try await products.checkAction(
+                action, json: ArraySlice(content.bytes), of: device, timeout: try call.timeLeft())
+        }
         guard ttl != nil || presence.online != .offline else { throw ApusError(.targetOffline) }
         let waiter = CommandWaiter.with { ($0.node, $0.until) = (view.local.name.rawValue, until) }
         let submit = CommandSubmit.with {

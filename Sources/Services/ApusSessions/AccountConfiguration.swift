@@ -9,5 +9,8 @@ package struct AccountConfiguration: Sendable {
     /// together take at most half of ``RevocationRecord/countMax``. Key `accounts.revocations_max`.
     package var revocationsMax = 10_000
 
+    /// The products of one customer; one more is refused with 10007. Key `accounts.products_max`.
+    package var productsMax = 100
+
     package init() {}
 }

@@ -67,14 +67,20 @@ enum ThingEntity {
             }
         }
         definition.on(ThingWrite.self) { model, message, scope throws(ApusError) in
-            try model.write(
-                ThingPath(message.path), message.json, ifVersion: message.ifVersion, time: scope.wallMilliseconds / 1000
-            )
+            let path = try ThingPath(message.path)
+            if message.hasCheckedProduct, let other = model.refusal(of: path, checked: message.checkedProduct) {
+                return refuse(other, &scope)
+            }
+            return try model.write(
+                path, message.json, ifVersion: message.ifVersion, time: scope.wallMilliseconds / 1000)
         }
         definition.on(ThingReport.self) { model, message, scope throws(ApusError) in
-            try model.report(
-                ThingPath(message.path), message.json, received: message.receivedVersion,
-                time: scope.wallMilliseconds / 1000)
+            let path = try ThingPath(message.path)
+            if message.hasCheckedProduct, let other = model.refusal(of: path, checked: message.checkedProduct) {
+                return refuse(other, &scope)
+            }
+            return try model.report(
+                path, message.json, received: message.receivedVersion, time: scope.wallMilliseconds / 1000)
         }
         definition.on(ThingAddUser.self) { model, message, scope throws(ApusError) in
             try model.addUser(message.name, message.json, time: scope.wallMilliseconds / 1000)
@@ -84,4 +90,10 @@ enum ThingEntity {
         }
         return definition
     }()
+
+    /// The sender checks again, and repeats the request: the answer is not kept.
+    private static func refuse(_ refusal: ThingChanged, _ scope: inout EntityScope) -> ThingChanged {
+        scope.isAnswerKept = false
+        return refusal
+    }
 }

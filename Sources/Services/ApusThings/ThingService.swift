@@ -23,7 +23,7 @@ package protocol ThingObserver: Sendable {
 /// Isolation: `Sendable`; the models are entities.
 package struct ThingService: Sendable {
     private static let collection = EntityCollection<ThingState>("things", kind: .thing, layout: 1)
-    package static let records = RecordCatalogue([collection])
+    package static let records = RecordCatalogue([collection, ProductRecords.products, ProductRecords.owners])
     /// The kind of the topics.
     package static let topicKind = "things"
     /// The longest request: the largest value, with the quotes that JSON in JSON needs.
@@ -34,15 +34,15 @@ package struct ThingService: Sendable {
     /// The bytes of these together. One of the largest value is kept in any case.
     private static let eventByteCountMax = 32 << 10
 
-    private let entities: EntityRegistry
     private let sessions: SessionService
     private let topics: TopicService
+    private let products: ProductService
     private let observer: (any ThingObserver)?
 
     package init(
-        entities: EntityRegistry, sessions: SessionService, topics: TopicService, observer: (any ThingObserver)? = nil
+        sessions: SessionService, topics: TopicService, products: ProductService, observer: (any ThingObserver)? = nil
     ) {
-        (self.entities, self.sessions, self.topics, self.observer) = (entities, sessions, topics, observer)
+        (self.sessions, self.topics, self.products, self.observer) = (sessions, topics, products, observer)
     }
 
     /// Registers the kind of entity. Called once, before the node is a member.
@@ -76,7 +76,7 @@ package struct ThingService: Sendable {
         for name in names {
             let read = ThingRead.with { $0.path = "ProReadonly.\(name).stVal" }
             do throws(ApusError) {
-                let json = try await thing(device).ask(read, timeout: timeout).json
+                let json = try await products.thing(device).ask(read, timeout: timeout).json
                 found[name] = JSONValue(Array(json.utf8)[...])?.string
             } catch {
                 guard error.code == .propertyUnknown else { throw error }
@@ -93,7 +93,7 @@ package struct ThingService: Sendable {
             let read = ThingRead.with {
                 ($0.path, $0.online, $0.onlineTime) = (request.path, presence.online.rawValue, presence.time)
             }
-            let reply = try await thing(device).ask(read, timeout: try call.timeLeft())
+            let reply = try await products.thing(device).ask(read, timeout: try call.timeLeft())
             return .with {
                 ($0.path, $0.json, $0.version, $0.pending) = (
                     path.description, reply.json, reply.version, reply.isPending
@@ -102,7 +102,7 @@ package struct ThingService: Sendable {
         }
         api.on(ClientListPendingPropertiesRequest.self) { _, call throws(ApusError) in
             let device = try Self.device("", call.session)
-            let reply = try await thing(device).ask(ThingListPending(), timeout: try call.timeLeft())
+            let reply = try await products.thing(device).ask(ThingListPending(), timeout: try call.timeLeft())
             return .with {
                 $0.version = reply.version
                 $0.properties = reply.settings.map { setting in
@@ -122,33 +122,42 @@ package struct ThingService: Sendable {
             let write = ThingWrite.with {
                 ($0.path, $0.json, $0.ifVersion) = (request.path, request.json, request.ifVersion)
             }
-            return try await change(request.device, write, call)
+            return try await change(request.device, call) { device throws(ApusError) in
+                try await send(checked: write, to: device, call)
+            }
         }
         api.on(ClientAddUserPropertyRequest.self, byteCountMax: most, orderKey: { $0.device }) {
             request, call throws(ApusError) in
             let add = ThingAddUser.with { ($0.name, $0.json) = (request.name, request.json) }
-            return try await change(request.device, add, call)
+            return try await change(request.device, call) { device throws(ApusError) in
+                try await send(add, to: device, call)
+            }
         }
         api.on(ClientDeleteUserPropertyRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
-            try await change(request.device, ThingDeleteUser.with { $0.name = request.name }, call)
+            let delete = ThingDeleteUser.with { $0.name = request.name }
+            return try await change(request.device, call) { device throws(ApusError) in
+                try await send(delete, to: device, call)
+            }
         }
         api.on(ClientReportPropertyRequest.self, byteCountMax: most, orderKey: { _ in "things.report" }) {
             request, call throws(ApusError) in
             let report = ThingReport.with {
                 ($0.path, $0.json, $0.receivedVersion) = (request.path, request.json, request.receivedVersion)
             }
-            return try await change("", report, call)
+            return try await change("", call) { device throws(ApusError) in
+                try await send(checked: report, to: device, call)
+            }
         }
     }
 
     /// Changes the model and publishes the change. A client that repeats the request repeats the event, with the same
     /// versions.
-    private func change<M: EntityMessage>(
-        _ text: String, _ message: M, _ call: ClientCall
-    ) async throws(ApusError) -> ClientWritePropertyResponse where M.Reply == ThingChanged {
+    private func change(
+        _ text: String, _ call: ClientCall, _ send: (DeviceID) async throws(ApusError) -> ThingChanged
+    ) async throws(ApusError) -> ClientWritePropertyResponse {
         let device = try Self.device(text, call.session)
         if call.session.device == nil { _ = try await presence(of: device, for: call.session, control: true) }
-        let changed = try await thing(device).ask(message, timeout: try call.timeLeft(), call: call.entityCall)
+        let changed = try await send(device)
         if changed.version > changed.previousVersion {
             let event = ClientPropertyChanged.with {
                 ($0.device, $0.path, $0.json) = (device.rawValue, changed.path, changed.json)
@@ -160,6 +169,29 @@ package struct ThingService: Sendable {
             await observer?.changed(event, of: device)
         }
         return .with { ($0.version, $0.pending) = (changed.version, changed.isPending) }
+    }
+
+    private func send<M: EntityMessage>(
+        _ message: M, to device: DeviceID, _ call: ClientCall
+    ) async throws(ApusError) -> ThingChanged where M.Reply == ThingChanged {
+        try await products.thing(device).ask(message, timeout: try call.timeLeft(), call: call.entityCall)
+    }
+
+    /// Sends a change that the schema of the device's product allows.
+    private func send<M: CheckedChange>(
+        checked message: M, to device: DeviceID, _ call: ClientCall
+    ) async throws(ApusError) -> ThingChanged {
+        let path = try ThingPath(message.path)
+        // The model refuses the others.
+        guard let root = path.root, path.name != nil, M.checkedRoots.contains(root) else {
+            return try await send(message, to: device, call)
+        }
+        let part = try ThingPart(path, message.json)
+        return try await products.change(part, of: device) { product throws(ApusError) in
+            var message = message
+            message.checkedProduct = product
+            return try await send(message, to: device, call)
+        }
     }
 
     /// A device whose id is too long for a topic has none.
@@ -192,8 +224,21 @@ package struct ThingService: Sendable {
         guard own == device else { throw ApusError(.notAllowed, "a device hears of its own model only") }
         return Presence(online: .online, time: 0)
     }
+}
 
-    private func thing(_ device: DeviceID) -> EntityRef<EntityCell<ThingState>> {
-        entities.ref(EntityCell<ThingState>.self, ThingEntity.definition.address(device.rawValue))
-    }
+/// A change whose value a schema may exclude.
+private protocol CheckedChange: EntityMessage where Reply == ThingChanged {
+    /// Where it may change something that has a schema.
+    static var checkedRoots: [ThingRoot] { get }
+    var path: String { get }
+    var json: String { get }
+    var checkedProduct: String { get set }
+}
+
+extension ThingWrite: CheckedChange {
+    fileprivate static let checkedRoots: [ThingRoot] = [.writable]
+}
+
+extension ThingReport: CheckedChange {
+    fileprivate static let checkedRoots: [ThingRoot] = [.readonly, .writable, .action]
 }

@@ -23,6 +23,7 @@ private struct Counter {
             case "tell": try scope.tell(ProbeReported.self, Self.second, Self.add(message.number))
             case "timer": scope.setTimer("later", after: .milliseconds(Int64(message.number)))
             case "remind": try scope.remind("ring", at: scope.wallMilliseconds)
+            case "above zero" where content.count == 0: scope.isAnswerKept = false
             default: content.count += message.number
             }
             return ProbeEcho.with { $0.number = content.count }
@@ -126,6 +127,21 @@ struct EntityCellTests {
             pair.adopt(pair.map(revision: 2, owner: pair.a, epoch: 2))
             #expect(try await pair.b.ref(Counter.first).ask(ProbeReport()).count == 7)
             #expect(pair.a.registry.entityCount == 1)
+        }
+    }
+
+    @Test("An answer that holds for one message only is not kept: a repetition of the request is carried out, once")
+    func answerNotKept() async throws {
+        try await withPair { pair, states in
+            let message = Counter.add(7, "above zero")
+            for _ in 0..<2 {
+                #expect(try await pair.a.ref(Counter.first).ask(message, call: call(1)).number == 0)
+            }
+            #expect(states.writeCount == 0)
+            _ = try await pair.a.ref(Counter.first).ask(Counter.add(1), call: call(2))
+            for node in [pair.a, pair.b] {
+                #expect(try await node.ref(Counter.first).ask(message, call: call(1)).number == 8)
+            }
         }
     }
 

@@ -19,6 +19,8 @@ struct DeviceCommand: AsyncParsableCommand {
     @Option(help: "Write one JSON line for every frame to this file.") var log: String?
     @Option(help: "Have this setting, NAME=JSON, such as volume=3. Apps can change it. Repeatable.")
     var setting: [String] = []
+    @Option(help: "Be a device of this product, whose schema says which values the model may have.")
+    var product: String?
     @Option(help: "Answer the action NAME with JSON: NAME=JSON, such as unlock='{\"open\":true}'. Repeatable.")
     var action: [String] = []
     @Flag(help: "Answer raw data with the same data.") var echo = false
@@ -33,6 +35,7 @@ struct DeviceCommand: AsyncParsableCommand {
             throw ValidationError("Use exactly one of --file, --rtsp and --test-pattern.")
         }
         _ = try DeviceID.argument(id, "--id")
+        if let product { _ = try ProductID.argument(product, "--product") }
         guard (setting + action).allSatisfy({ $0.contains("=") }) else {
             throw ValidationError("--setting and --action must be NAME=JSON.")
         }
@@ -57,14 +60,16 @@ struct DeviceCommand: AsyncParsableCommand {
             session: session, source: media, channel: source, frameLog: frames, log: log)
         let initial = setting.map(Self.pair)
         // The values need nothing to be done: this device has them once it knows them.
-        let settings = DeviceSettings(session: session, device: device, initial: initial, log: log) { name, json in
+        let settings = DeviceSettings(
+            session: session, device: device, product: product, initial: initial, log: log
+        ) { name, json in
             log.notice("Setting", metadata: ["apus.setting": "\(name)", "apus.value": "\(json)"])
             return json
         }
         let commands = try makeCommands(session, log: log)
         let updater = try firmware.updater(session, log: log)
         let result = await ending.race(seconds: seconds) { () throws(ApusError) in
-            async let _ = Self.keep(initial.isEmpty ? nil : settings, ending)
+            async let _ = Self.keep(initial.isEmpty && product == nil ? nil : settings, ending)
             async let _ = Self.keep(commands, ending)
             async let _ = Self.keep(updater, ending)
             try await agent.run()

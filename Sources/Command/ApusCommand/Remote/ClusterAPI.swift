@@ -136,7 +136,7 @@ struct ClusterAPI: Sendable {
                 path += "/" + escaped(value)
             }
         }
-        guard rule.method != .post else {
+        guard !rule.method.takesBody else {
             guard !fields.isEmpty, let body = try? JSONSerialization.data(withJSONObject: fields) else {
                 return (path, nil)
             }

@@ -42,6 +42,14 @@ extension MetricCatalogue {
             "apus_firmware_refused_total", "requests",
             "Requests about firmware that reached a bound of bytes, versions, groups or checks (10007)."),
         .counter(
+            "apus_schema_refused_total", "requests",
+            "Writes, reports and actions that the schema of the device's product did not allow (20101, 20102)."),
+        .counter(
+            "apus_schema_repeated_total", "requests",
+            "Writes and reports that were checked again: the device had another product than this node knew."),
+        .counter(
+            "apus_schema_reads_total", "reads", "Reads of records for schemas and products that had expired."),
+        .counter(
             "apus_sessions_revoked_total", "sessions",
             "Sessions that a revocation ended, and sign-ins that a revocation refused."),
         .gauge(

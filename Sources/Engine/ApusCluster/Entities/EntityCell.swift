@@ -200,7 +200,7 @@ package actor EntityCell<Content: EntityContent> {
         }
         for (name, delay) in scope.timers { setTimer(name, after: delay) }
         return Machine.Result(
-            content: content, answer: outcome.answer, reminders: scope.reminderChanges,
+            content: content, answer: scope.isAnswerKept ? outcome.answer : nil, reminders: scope.reminderChanges,
             ending: EntityEnding(work, send: outcome.send, scope))
     }
 

@@ -36,6 +36,9 @@ package struct EntityScope: Sendable {
     private(set) var reminderChanges: [ReminderChange] = []
     /// By name; a nil duration cancels.
     private(set) var timers: [(name: String, after: Duration?)] = []
+    /// Clear it if the answer is to hold for this message only, such as a refusal that asks the caller for more: a
+    /// repetition of the request is then carried out. The message must not have changed anything.
+    package var isAnswerKept = true
     /// Set it if the entity has nothing left to do. It is released when no other message waits for it.
     package var isDone = false
 

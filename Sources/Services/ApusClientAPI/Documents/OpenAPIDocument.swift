@@ -86,7 +86,7 @@ package struct OpenAPIDocument {
             ("tags", .strings([String(operation.info.name.prefix { $0 != "." })])),
         ]
         let rest = fields.filter { !rule.fields.contains($0.name) }
-        if rule.method == .post {
+        if rule.method.takesBody {
             entries.append(("parameters", .array(parameters + [Self.idempotencyKey])))
             if !rest.isEmpty { entries.append(("requestBody", body(operation.info, rest))) }
         } else {

@@ -28,8 +28,10 @@ package enum JSONValue: Sendable, Equatable {
     package static let numberByteCountMax = 32
 
     /// Nil if the text is not JSON or exceeds a limit. The caller limits the text's length.
-    package init?(_ bytes: ArraySlice<UInt8>) {
-        var reader = JSONReader(rest: bytes)
+    /// - Parameter depthMax: the maximum nesting depth. The parser calls itself as deep, so it is at most 64.
+    package init?(_ bytes: ArraySlice<UInt8>, depthMax: Int = Self.depthMax) {
+        precondition(depthMax <= 64, "a depth of \(depthMax) needs too much of the stack")
+        var reader = JSONReader(rest: bytes, depthMax: depthMax)
         guard let value = reader.value(depth: 0), reader.isAtEnd() else { return nil }
         self = value
     }
@@ -54,6 +56,7 @@ package enum JSONValue: Sendable, Equatable {
 /// Consumes values from the front of a text. A method that returns nil may have consumed a part.
 private struct JSONReader {
     var rest: ArraySlice<UInt8>
+    let depthMax: Int
 
     mutating func isAtEnd() -> Bool {
         skipSpace()
@@ -63,8 +66,8 @@ private struct JSONReader {
     mutating func value(depth: Int) -> JSONValue? {
         skipSpace()
         switch rest.first {
-        case UInt8(ascii: "{"): return depth < JSONValue.depthMax ? object(depth: depth) : nil
-        case UInt8(ascii: "["): return depth < JSONValue.depthMax ? array(depth: depth) : nil
+        case UInt8(ascii: "{"): return depth < depthMax ? object(depth: depth) : nil
+        case UInt8(ascii: "["): return depth < depthMax ? array(depth: depth) : nil
         case UInt8(ascii: "\""): return string().map { .string($0) }
         case UInt8(ascii: "t"): return take("true") ? .bool(true) : nil
         case UInt8(ascii: "f"): return take("false") ? .bool(false) : nil

@@ -120,6 +120,52 @@ package nonisolated struct ThingState: Sendable {
   package init() {}
 }
 
+/// A type of device of a customer, and the schema of the models of its devices (docs/things.md).
+package nonisolated struct ThingStoredProduct: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// empty: of no customer
+  package var customer: String = String()
+
+  package var product: String = String()
+
+  /// JSON
+  package var schema: String = String()
+
+  /// grows with each change, also if the product was deleted in between
+  package var revision: UInt64 = 0
+
+  /// wall clock, for display
+  package var createdMs: Int64 = 0
+
+  package var changedMs: Int64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+/// What the products of a customer have together.
+package nonisolated struct ThingStoredProductOwner: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var customer: String = String()
+
+  /// their number
+  package var products: UInt32 = 0
+
+  /// the newest one that a product of the customer had
+  package var revision: UInt64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
 /// 0x0121: a part of the model
 package nonisolated struct ThingRead: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
@@ -169,9 +215,22 @@ package nonisolated struct ThingWrite: Sendable {
   /// The leaf must have this version; 0: any.
   package var ifVersion: UInt64 = 0
 
+  /// The product whose schema the sender has checked; empty: none. Left out by nodes that know no products, and where
+  /// there is nothing to check: then it is written without a comparison.
+  package var checkedProduct: String {
+    get {_checkedProduct ?? String()}
+    set {_checkedProduct = newValue}
+  }
+  /// Returns true if `checkedProduct` has been explicitly set.
+  package var hasCheckedProduct: Bool {self._checkedProduct != nil}
+  /// Clears the value of `checkedProduct`. Subsequent reads from it will return its default value.
+  package mutating func clearCheckedProduct() {self._checkedProduct = nil}
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
+
+  fileprivate var _checkedProduct: String? = nil
 }
 
 /// 0x0123: the device reports a state, a setting or an action
@@ -187,9 +246,21 @@ package nonisolated struct ThingReport: Sendable {
   /// Of a setting: the newest version of it that the device has received; 0: unknown.
   package var receivedVersion: UInt64 = 0
 
+  /// As in Write.
+  package var checkedProduct: String {
+    get {_checkedProduct ?? String()}
+    set {_checkedProduct = newValue}
+  }
+  /// Returns true if `checkedProduct` has been explicitly set.
+  package var hasCheckedProduct: Bool {self._checkedProduct != nil}
+  /// Clears the value of `checkedProduct`. Subsequent reads from it will return its default value.
+  package mutating func clearCheckedProduct() {self._checkedProduct = nil}
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
+
+  fileprivate var _checkedProduct: String? = nil
 }
 
 /// 0x0124: an app adds a user property, or replaces one
@@ -239,6 +310,11 @@ package nonisolated struct ThingChanged: Sendable {
 
   /// Of a setting: the device has not reported this value yet.
   package var isPending: Bool = false
+
+  /// Nothing was changed: the device has another product than the sender has checked. The rest but `product` is empty.
+  package var productDiffers: Bool = false
+
+  package var product: String = String()
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -370,6 +446,101 @@ nonisolated extension ThingState: SwiftProtobuf.Message, SwiftProtobuf._MessageI
   }
 }
 
+nonisolated extension ThingStoredProduct: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".StoredProduct"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}customer\0\u{1}product\0\u{1}schema\0\u{1}revision\0\u{3}created_ms\0\u{3}changed_ms\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.customer) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.product) }()
+      case 3: try { try decoder.decodeSingularStringField(value: &self.schema) }()
+      case 4: try { try decoder.decodeSingularUInt64Field(value: &self.revision) }()
+      case 5: try { try decoder.decodeSingularInt64Field(value: &self.createdMs) }()
+      case 6: try { try decoder.decodeSingularInt64Field(value: &self.changedMs) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.customer.isEmpty {
+      try visitor.visitSingularStringField(value: self.customer, fieldNumber: 1)
+    }
+    if !self.product.isEmpty {
+      try visitor.visitSingularStringField(value: self.product, fieldNumber: 2)
+    }
+    if !self.schema.isEmpty {
+      try visitor.visitSingularStringField(value: self.schema, fieldNumber: 3)
+    }
+    if self.revision != 0 {
+      try visitor.visitSingularUInt64Field(value: self.revision, fieldNumber: 4)
+    }
+    if self.createdMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.createdMs, fieldNumber: 5)
+    }
+    if self.changedMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.changedMs, fieldNumber: 6)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: ThingStoredProduct, rhs: ThingStoredProduct) -> Bool {
+    if lhs.customer != rhs.customer {return false}
+    if lhs.product != rhs.product {return false}
+    if lhs.schema != rhs.schema {return false}
+    if lhs.revision != rhs.revision {return false}
+    if lhs.createdMs != rhs.createdMs {return false}
+    if lhs.changedMs != rhs.changedMs {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ThingStoredProductOwner: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".StoredProductOwner"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}customer\0\u{1}products\0\u{1}revision\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.customer) }()
+      case 2: try { try decoder.decodeSingularUInt32Field(value: &self.products) }()
+      case 3: try { try decoder.decodeSingularUInt64Field(value: &self.revision) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.customer.isEmpty {
+      try visitor.visitSingularStringField(value: self.customer, fieldNumber: 1)
+    }
+    if self.products != 0 {
+      try visitor.visitSingularUInt32Field(value: self.products, fieldNumber: 2)
+    }
+    if self.revision != 0 {
+      try visitor.visitSingularUInt64Field(value: self.revision, fieldNumber: 3)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: ThingStoredProductOwner, rhs: ThingStoredProductOwner) -> Bool {
+    if lhs.customer != rhs.customer {return false}
+    if lhs.products != rhs.products {return false}
+    if lhs.revision != rhs.revision {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
 nonisolated extension ThingRead: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Read"
   package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}online\0\u{3}online_time\0")
@@ -452,7 +623,7 @@ nonisolated extension ThingReadReply: SwiftProtobuf.Message, SwiftProtobuf._Mess
 
 nonisolated extension ThingWrite: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Write"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}json\0\u{3}if_version\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}json\0\u{3}if_version\0\u{3}checked_product\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -463,12 +634,17 @@ nonisolated extension ThingWrite: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       case 1: try { try decoder.decodeSingularStringField(value: &self.path) }()
       case 2: try { try decoder.decodeSingularStringField(value: &self.json) }()
       case 3: try { try decoder.decodeSingularUInt64Field(value: &self.ifVersion) }()
+      case 4: try { try decoder.decodeSingularStringField(value: &self._checkedProduct) }()
       default: break
       }
     }
   }
 
   package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
     if !self.path.isEmpty {
       try visitor.visitSingularStringField(value: self.path, fieldNumber: 1)
     }
@@ -478,6 +654,9 @@ nonisolated extension ThingWrite: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if self.ifVersion != 0 {
       try visitor.visitSingularUInt64Field(value: self.ifVersion, fieldNumber: 3)
     }
+    try { if let v = self._checkedProduct {
+      try visitor.visitSingularStringField(value: v, fieldNumber: 4)
+    } }()
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -485,6 +664,7 @@ nonisolated extension ThingWrite: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if lhs.path != rhs.path {return false}
     if lhs.json != rhs.json {return false}
     if lhs.ifVersion != rhs.ifVersion {return false}
+    if lhs._checkedProduct != rhs._checkedProduct {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -492,7 +672,7 @@ nonisolated extension ThingWrite: SwiftProtobuf.Message, SwiftProtobuf._MessageI
 
 nonisolated extension ThingReport: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Report"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}json\0\u{3}received_version\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}json\0\u{3}received_version\0\u{3}checked_product\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -503,12 +683,17 @@ nonisolated extension ThingReport: SwiftProtobuf.Message, SwiftProtobuf._Message
       case 1: try { try decoder.decodeSingularStringField(value: &self.path) }()
       case 2: try { try decoder.decodeSingularStringField(value: &self.json) }()
       case 3: try { try decoder.decodeSingularUInt64Field(value: &self.receivedVersion) }()
+      case 4: try { try decoder.decodeSingularStringField(value: &self._checkedProduct) }()
       default: break
       }
     }
   }
 
   package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
     if !self.path.isEmpty {
       try visitor.visitSingularStringField(value: self.path, fieldNumber: 1)
     }
@@ -518,6 +703,9 @@ nonisolated extension ThingReport: SwiftProtobuf.Message, SwiftProtobuf._Message
     if self.receivedVersion != 0 {
       try visitor.visitSingularUInt64Field(value: self.receivedVersion, fieldNumber: 3)
     }
+    try { if let v = self._checkedProduct {
+      try visitor.visitSingularStringField(value: v, fieldNumber: 4)
+    } }()
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -525,6 +713,7 @@ nonisolated extension ThingReport: SwiftProtobuf.Message, SwiftProtobuf._Message
     if lhs.path != rhs.path {return false}
     if lhs.json != rhs.json {return false}
     if lhs.receivedVersion != rhs.receivedVersion {return false}
+    if lhs._checkedProduct != rhs._checkedProduct {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -597,7 +786,7 @@ nonisolated extension ThingDeleteUser: SwiftProtobuf.Message, SwiftProtobuf._Mes
 
 nonisolated extension ThingChanged: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Changed"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}json\0\u{1}version\0\u{3}previous_version\0\u{3}is_pending\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}json\0\u{1}version\0\u{3}previous_version\0\u{3}is_pending\0\u{3}product_differs\0\u{1}product\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -610,6 +799,8 @@ nonisolated extension ThingChanged: SwiftProtobuf.Message, SwiftProtobuf._Messag
       case 3: try { try decoder.decodeSingularUInt64Field(value: &self.version) }()
       case 4: try { try decoder.decodeSingularUInt64Field(value: &self.previousVersion) }()
       case 5: try { try decoder.decodeSingularBoolField(value: &self.isPending) }()
+      case 6: try { try decoder.decodeSingularBoolField(value: &self.productDiffers) }()
+      case 7: try { try decoder.decodeSingularStringField(value: &self.product) }()
       default: break
       }
     }
@@ -631,6 +822,12 @@ nonisolated extension ThingChanged: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if self.isPending != false {
       try visitor.visitSingularBoolField(value: self.isPending, fieldNumber: 5)
     }
+    if self.productDiffers != false {
+      try visitor.visitSingularBoolField(value: self.productDiffers, fieldNumber: 6)
+    }
+    if !self.product.isEmpty {
+      try visitor.visitSingularStringField(value: self.product, fieldNumber: 7)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -640,6 +837,8 @@ nonisolated extension ThingChanged: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if lhs.version != rhs.version {return false}
     if lhs.previousVersion != rhs.previousVersion {return false}
     if lhs.isPending != rhs.isPending {return false}
+    if lhs.productDiffers != rhs.productDiffers {return false}
+    if lhs.product != rhs.product {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -28,6 +28,8 @@ extension ThingState {
     package static let builtInName = "_buildIn"
     /// The state that the session service knows (IV-D9).
     package static let onlineName = "_online"
+    /// The state with which a device names its product (docs/things.md).
+    package static let productName = "_product"
 
     package var byteCount: Int { leaves.reduce(0) { $0 + $1.byteCount } }
 
@@ -75,6 +77,24 @@ extension ThingState {
     /// The settings whose value the device has not reported yet, by name.
     package var pending: [ThingLeaf] { leaves.filter(\.isPending) }
 
+    /// The product that the device has reported; empty: none.
+    package var product: String {
+        let (index, isFound) = index(.readonly, Self.productName)
+        guard isFound, let text = JSONValue(ArraySlice(leaves[index].value.utf8))?.string else { return "" }
+        return ProductID(rawValue: text)?.rawValue ?? ""
+    }
+
+    /// The answer to a change that was checked against the schema of another product than the device has; nil if it may
+    /// be carried out.
+    ///
+    /// Properties of the account have no schema. The device's report of its product is checked against the new one.
+    package func refusal(of path: ThingPath, checked: String) -> ThingChanged? {
+        guard path.root != .user, path.root != .readonly || path.name != Self.productName else { return nil }
+        let product = product
+        guard product != checked else { return nil }
+        return .with { ($0.productDiffers, $0.product) = (true, product) }
+    }
+
     // MARK: Changes of apps
 
     /// Writes a setting or a user property, as a whole or a field of it (IV-D4, IV-D8).
@@ -99,7 +119,7 @@ extension ThingState {
         guard known == 0 || known == leaf.version else {
             throw ApusError(.versionConflict, "\(root.name).\(name) has version \(leaf.version)")
         }
-        leaf.value = try leaf.value(with: path.fields, json)
+        leaf.value = try leaf.value(with: ThingPart(path, json))
         return try put(leaf, time: time)
     }
 
@@ -146,8 +166,11 @@ extension ThingState {
             throw ApusError(.pathIllegal, "\(path) is set by the cluster")
         }
         var leaf = leaf(root, name) ?? .with { ($0.root, $0.name, $0.value) = (root, name, "null") }
+        let part = try ThingPart(path, json)
+        // Also from a node of an earlier release, which does not know what the state means.
+        if part.isProduct { _ = try part.product() }
         guard root == .writable else {
-            leaf.value = try leaf.value(with: path.fields, json)
+            leaf.value = try leaf.value(with: part)
             return try put(leaf, time: time)
         }
         // A value that the device has not received remains: the report is an answer to an earlier one, or the device's
@@ -155,7 +178,7 @@ extension ThingState {
         let isKept = leaf.version > 0 && (received > 0 ? received < leaf.version : leaf.isPending)
         var device = leaf
         if !leaf.reported.isEmpty { device.value = leaf.reported }
-        leaf.reported = try device.value(with: path.fields, json)
+        leaf.reported = try device.value(with: part)
         if !isKept { leaf.value = leaf.reported }
         return try put(leaf, time: time)
     }
@@ -211,23 +234,12 @@ extension ThingLeaf {
         }
     }
 
-    /// The value after a write to fields below the leaf.
-    ///
-    /// Without fields the text is `{"setVal":VALUE}`, and a time beside the value is ignored: the cluster sets it.
-    /// - Throws: 20101, 20102.
-    func value(with fields: [String], _ json: String) throws(ApusError) -> String {
-        let written = try JSONValue(checking: json)
-        guard let first = fields.first else {
-            guard case .object(let members) = written, members.allSatisfy({ [root.valueName, "t"].contains($0.name) }),
-                let value = written[root.valueName]
-            else { throw ApusError(.jsonInvalid, "the JSON for \(path) is {\"\(root.valueName)\":VALUE}") }
-            return value.text
-        }
-        guard first == root.valueName else {
-            throw ApusError(.pathIllegal, "only \(path).\(root.valueName) can be written")
-        }
+    /// The value after a write.
+    /// - Throws: 20101 if there is no object to write a field of, 20102 if the value becomes too large for JSON.
+    func value(with part: ThingPart) throws(ApusError) -> String {
+        guard !part.fields.isEmpty else { return part.value.text }
         var value = JSONValue(ArraySlice(value.utf8)) ?? .null
-        guard value.set(fields.dropFirst(), to: written) else {
+        guard value.set(part.fields[...], to: part.value) else {
             throw ApusError(.pathIllegal, "\(path) has no object of which this is a field")
         }
         return try JSONValue(checking: value.text).text

@@ -1,0 +1,168 @@
+import ApusClientAPI
+package import ApusCluster
+package import ApusCore
+import ApusSessions
+package import ApusStorage
+import CoreMetrics
+import SwiftProtobuf
+import Synchronization
+
+/// Products and their schemas at this node (IV-D1 to IV-D5, docs/things.md): the requests of integrators, and the
+/// checks of what apps write and devices report.
+///
+/// The owner of a device's model knows the device's product, but not its schema, since an entity reads no records. The
+/// node that has the request knows the schema, but not the product. So the node checks against the product that the
+/// device had last, and names it in its message. The owner refuses it if the device has another one, and the node
+/// checks again. Usually one message is enough (docs/decisions/39).
+///
+/// Concurrency model: any thread. A `Mutex` guards the cache, and is never held during a read.
+package final class ProductService: Sendable {
+    /// Checks of one request. A device that changes its product that often is refused with 10007.
+    private static let attemptsMax = 4
+
+    let records: ProductRecords
+    let sessions: SessionRecords
+    let productsMax: Int
+    let wallMilliseconds: @Sendable () -> Int64
+    private let entities: EntityRegistry
+    private let cache = Mutex(ProductCache())
+    private let refused = Counter(label: "apus_schema_refused_total")
+    private let repeated = Counter(label: "apus_schema_repeated_total")
+    private let reads = Counter(label: "apus_schema_reads_total")
+
+    /// - Parameters:
+    ///   - productsMax: the most products of a customer.
+    ///   - wallMilliseconds: the cluster's time, in Unix milliseconds.
+    package init(
+        records: any RecordStore, entities: EntityRegistry, productsMax: Int,
+        wallMilliseconds: @escaping @Sendable () -> Int64
+    ) {
+        (self.records, sessions) = (ProductRecords(records), SessionRecords(records))
+        (self.entities, self.productsMax, self.wallMilliseconds) = (entities, productsMax, wallMilliseconds)
+    }
+
+    func thing(_ device: DeviceID) -> EntityRef<EntityCell<ThingState>> {
+        entities.ref(EntityCell<ThingState>.self, ThingEntity.definition.address(device.rawValue))
+    }
+
+    // MARK: - Writes and reports
+
+    /// Sends a change of a model that its device's product allows.
+    ///
+    /// - Parameters:
+    ///   - part: what is changed.
+    ///   - send: sends it with the product against whose schema it was checked; empty: none.
+    /// - Throws: 20101 and 20102 if the schema does not allow it; 10007 if the device changes its product all the time;
+    ///   10003 if a newer release wrote the schema; what `send` throws.
+    func change(
+        _ part: ThingPart, of device: DeviceID, _ send: (String) async throws(ApusError) -> ThingChanged
+    ) async throws(ApusError) -> ThingChanged {
+        // A device that reports its product has the new one from then on, and the report itself must fit it.
+        var product = try part.isProduct ? part.product() : cache.withLock { $0.lastProduct(of: device) }
+        for _ in 0..<Self.attemptsMax {
+            if !product.isEmpty { try await check(part, of: device, product: product) }
+            let sent = MonotonicTime.now()
+            let changed = try await send(product)
+            guard changed.productDiffers else {
+                if part.isProduct { note(product, of: device, read: sent) }
+                return changed
+            }
+            repeated.increment()
+            product = changed.product
+            note(product, of: device, read: sent)
+        }
+        throw ApusError(.overloaded, "the device changes its product all the time; try again")
+    }
+
+    // MARK: - Actions
+
+    /// Checks the argument of an action that an app sends (IV-D5). A product that the device has reported less than
+    /// ``ProductCache/life`` ago may be missed.
+    ///
+    /// - Parameter json: the argument.
+    /// - Throws: 20101 and 20102 if the schema does not allow it; 10003 as above.
+    package func checkAction(
+        _ name: String, json: ArraySlice<UInt8>, of device: DeviceID, timeout: Duration
+    ) async throws(ApusError) {
+        guard try await areUsed() else { return }
+        let product = try await product(of: device, timeout: timeout)
+        guard !product.isEmpty, let value = JSONValue(json) else { return }
+        try await check(ThingPart(.action, name, value), of: device, product: product)
+    }
+
+    private func areUsed() async throws(ApusError) -> Bool {
+        let now = MonotonicTime.now()
+        if let known = cache.withLock({ $0.areProductsUsed(at: now) }) { return known }
+        reads.increment()
+        let isUsed = try await records.areUsed()
+        cache.withLock { $0.noteUse(isUsed, read: now) }
+        return isUsed
+    }
+
+    private func product(of device: DeviceID, timeout: Duration) async throws(ApusError) -> String {
+        let now = MonotonicTime.now()
+        if let known = cache.withLock({ $0.product(of: device, at: now) }) { return known }
+        let read = ThingRead.with {
+            $0.path = "\(ThingRoot.readonly.name).\(ThingState.productName).\(ThingRoot.readonly.valueName)"
+        }
+        var product = ""
+        do throws(ApusError) {
+            let reply = try await thing(device).ask(read, timeout: timeout)
+            let text = JSONValue(ArraySlice(reply.json.utf8))?.string ?? ""
+            product = ProductID(rawValue: text)?.rawValue ?? ""
+        } catch {
+            guard error.code == .propertyUnknown else { throw error }
+        }
+        note(product, of: device, read: now)
+        return product
+    }
+
+    // MARK: - Schemas
+
+    private func note(_ product: String, of device: DeviceID, read: MonotonicTime) {
+        cache.withLock { $0.note(product: product, of: device, read: read) }
+    }
+
+    private func check(_ part: ThingPart, of device: DeviceID, product: String) async throws(ApusError) {
+        guard part.root != .user else { return }
+        let key = ProductCache.Key(customer: try await customer(of: device), product: product)
+        guard let schema = try await schema(key) else { return }
+        do throws(ApusError) {
+            try schema.check(part)
+        } catch {
+            refused.increment()
+            throw error
+        }
+    }
+
+    private func customer(of device: DeviceID) async throws(ApusError) -> String {
+        let now = MonotonicTime.now()
+        if let known = cache.withLock({ $0.customer(of: device, at: now) }) { return known }
+        reads.increment()
+        let customer = try await sessions.record(of: device)?.customer?.rawValue ?? ""
+        cache.withLock { $0.note(customer: customer, of: device, read: now) }
+        return customer
+    }
+
+    /// The schema of a product; nil if there is no such product.
+    private func schema(_ key: ProductCache.Key) async throws(ApusError) -> ThingSchema? {
+        let now = MonotonicTime.now()
+        if let known = cache.withLock({ $0.schema(key, at: now) }) { return try known.get() }
+        reads.increment()
+        let found = try await records.product(ProductID(unchecked: key.product), of: key.customer)
+        let schema = Self.compiled(found)
+        cache.withLock { $0.note(schema, of: key, read: now) }
+        return try schema.get()
+    }
+
+    private static func compiled(_ product: ThingStoredProduct?) -> Result<ThingSchema?, ApusError> {
+        guard let product else { return .success(nil) }
+        do throws(ApusError) {
+            return .success(try ThingSchema(product.schema))
+        } catch {
+            // It was compiled when it was written, so that release knew a keyword that this one does not.
+            return .failure(
+                ApusError(.versionUnsupported, "a newer release wrote the schema of the product \(product.product)"))
+        }
+    }
+}
