@@ -54,7 +54,9 @@ struct JSONSchemaTests {
         Case(
             #"{"minimum":1.1}"#, valid: ["1.1", "1.10", "2", "1e400", #""x""#, "null", "[]"], "minimum",
             invalid: ["1.0999999999999999999999", "0", "-1e400"]),
-        Case(#"{"maximum":300}"#, valid: ["300", "300.0", "-1e9", "{}"], "maximum", invalid: ["300.5", "1e3", "1e400"]),
+        Case(
+            #"{"maximum":300}"#, valid: ["300", "300.0", "-1e9", "{}"], "maximum",
+            invalid: ["300.5", "1e3", "1e400"]),
         Case(
             #"{"exclusiveMinimum":0}"#, valid: ["1e-400", "1", #""0""#], "exclusiveMinimum",
             invalid: ["0", "-0.0", "-1"]),
