@@ -328,7 +328,8 @@ let package = Package(
         .executableTarget(
             name: "apus-doors",
             dependencies: [
-                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusClientAPI", "ApusEvents", "ApusNode",
+                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusClientAPI", "ApusEvents",
+                "ApusNode",
                 "ApusCommand", protobuf,
             ],
             path: "Examples/Doors", exclude: ["pass"], swiftSettings: apusSettings),

@@ -97,8 +97,8 @@ extension DoorService {
 }
 
 extension DoorService {
-    /// Raw data of apps and devices, such as `apus send-server doors/front`: the answer is how often somebody has passed
-    /// the door.
+    /// Raw data of apps and devices, such as `apus send-server doors/front`: the answer is how often somebody has
+    /// passed the door.
     func serverHandlers(of node: NodeContext) -> [String: ServerHandler] {
         let entities = node.entities
         return [

@@ -1,84 +1,90 @@
 import ApusCore
+import ApusEvents
 import SwiftProtobuf
 import Testing
 
-@testable import ApusEvents
-
 @Suite("The queue of a hook (IV-D10)")
 struct HookQueueTests {
-    private let time: Int64 = 12_000
+    /// A queue whose nodes have 12 s for a batch. A class, so that expectations can change it.
+    private final class TestedQueue {
+        private(set) var state = HookQueue()
 
-    private func written(_ queue: inout HookQueue, at now: Int64, countMax: Int = 100) -> Bool {
-        queue.written("acme", "alarms", at: now, countMax: countMax)
+        func written(at now: Int64, countMax: Int = 100) -> Bool {
+            state.written("acme", "alarms", at: now, countMax: countMax)
+        }
+
+        func begins(at now: Int64) -> Bool { state.begins(at: now, for: 12_000) }
+        func ended(_ report: HookDelivered, at now: Int64) { state.ended(report, at: now) }
     }
 
     @Test("An event is delivered at once, and those that come meanwhile after it")
     func order() {
-        var queue = HookQueue()
-        #expect(written(&queue, at: 1000))
-        #expect(queue.begins(at: 1000, for: time))
-        #expect(queue.dueMs == 13_000, "the reminder comes when the node's time is over")
-        #expect(written(&queue, at: 1001))
-        #expect(!queue.begins(at: 1001, for: time), "one batch at a time")
+        let queue = TestedQueue()
+        #expect(queue.written(at: 1000))
+        #expect(queue.begins(at: 1000))
+        #expect(queue.state.dueMs == 13_000, "the reminder comes when the node's time is over")
+        #expect(queue.written(at: 1001))
+        #expect(!queue.begins(at: 1001), "one batch at a time")
         queue.ended(.with { $0.delivered = 1 }, at: 1010)
-        #expect(queue.waiting == 1)
-        #expect(queue.begins(at: 1010, for: time))
+        #expect(queue.state.waiting == 1)
+        #expect(queue.begins(at: 1010))
         queue.ended(.with { $0.delivered = 1 }, at: 1020)
-        #expect(queue.waiting == 0 && queue.dueMs == nil)
+        #expect(queue.state.waiting == 0 && queue.state.dueMs == nil)
     }
 
     @Test("A failed attempt is repeated, after twice the time before, at most a minute")
     func retries() {
-        var (queue, now, waits) = (HookQueue(), Int64(1000), [Int64]())
-        _ = written(&queue, at: now)
+        let queue = TestedQueue()
+        var (now, waits) = (Int64(1000), [Int64]())
+        _ = queue.written(at: now)
         for _ in 0..<12 {
-            #expect(queue.begins(at: now, for: time))
+            #expect(queue.begins(at: now))
             queue.ended(.with { $0.failure = "21005" }, at: now)
-            let due = queue.dueMs ?? 0
-            #expect(!queue.begins(at: due - 1, for: time))
+            let due = queue.state.dueMs ?? 0
+            #expect(!queue.begins(at: due - 1))
             waits.append(due - now)
             now = due
         }
         #expect(waits.prefix(4) == [500, 1000, 2000, 4000] && waits.last == 60_000)
-        #expect(queue.failures == 12 && queue.failure == "21005" && queue.waiting == 1)
-        #expect(queue.begins(at: now, for: time))
+        #expect(queue.state.failures == 12 && queue.state.failure == "21005" && queue.state.waiting == 1)
+        #expect(queue.begins(at: now))
         queue.ended(.with { $0.delivered = 1 }, at: now)
-        #expect(queue.failures == 0 && queue.failure.isEmpty)
+        #expect(queue.state.failures == 0 && queue.state.failure.isEmpty)
     }
 
     @Test("A new event does not shorten the wait after a failure")
     func patience() {
-        var queue = HookQueue()
-        _ = written(&queue, at: 0)
-        _ = queue.begins(at: 0, for: time)
+        let queue = TestedQueue()
+        _ = queue.written(at: 0)
+        _ = queue.begins(at: 0)
         for _ in 0..<3 { queue.ended(.with { $0.failure = "21005" }, at: 0) }
-        _ = written(&queue, at: 10)
-        #expect(queue.dueMs == 2000)
+        _ = queue.written(at: 10)
+        #expect(queue.state.dueMs == 2000)
     }
 
     @Test("A node that has died is replaced when its time is over; a clock that went back stops nothing")
     func deaths() {
-        var queue = HookQueue()
-        _ = written(&queue, at: 100_000)
-        _ = queue.begins(at: 100_000, for: time)
-        #expect(!queue.begins(at: 111_999, for: time))
-        #expect(queue.begins(at: 112_000, for: time))
-        #expect(queue.begins(at: 50_000, for: time), "the end lies further ahead than any attempt may take")
+        let queue = TestedQueue()
+        _ = queue.written(at: 100_000)
+        _ = queue.begins(at: 100_000)
+        #expect(!queue.begins(at: 111_999))
+        #expect(queue.begins(at: 112_000))
+        #expect(queue.begins(at: 50_000), "the end lies further ahead than any attempt may take")
     }
 
     @Test("More events than the bound are refused, counted, and harm nothing")
     func bound() {
-        var queue = HookQueue()
-        for _ in 0..<3 { #expect(written(&queue, at: 0, countMax: 3)) }
-        #expect(!written(&queue, at: 0, countMax: 3))
-        #expect(queue.waiting == 3 && queue.dropped == 1)
-        _ = queue.begins(at: 0, for: time)
+        let queue = TestedQueue()
+        for _ in 0..<3 { #expect(queue.written(at: 0, countMax: 3)) }
+        #expect(!queue.written(at: 0, countMax: 3))
+        #expect(queue.state.waiting == 3 && queue.state.dropped == 1)
+        _ = queue.begins(at: 0)
         queue.ended(.with { ($0.delivered, $0.expired, $0.more) = (1, 1, true) }, at: 0)
-        #expect(queue.waiting == 1 && queue.dropped == 2)
-        #expect(written(&queue, at: 0, countMax: 3))
+        #expect(queue.state.waiting == 1 && queue.state.dropped == 2)
+        #expect(queue.written(at: 0, countMax: 3))
         // Reports that count more than there is: a record was written, and its message was lost.
         queue.ended(.with { $0.delivered = 100 }, at: 0)
-        #expect(queue.waiting == 0)
+        #expect(queue.state.waiting == 0)
     }
 }
 
@@ -109,14 +115,14 @@ struct HookBoundsTests {
     @Test("An account has an eighth of what waits for servers, a customer half")
     func shares() {
         var slots = ServerSlots(countMax: 16)
-        #expect(slots.take(customer: "a", account: "1") && slots.take(customer: "a", account: "1"))
-        #expect(!slots.take(customer: "a", account: "1"))
+        func take(_ customer: String, _ account: String) -> Bool { slots.take(customer: customer, account: account) }
+        #expect(take("a", "1") && take("a", "1") && !take("a", "1"))
         for account in 2...4 {
-            for _ in 0..<2 { #expect(slots.take(customer: "a", account: "\(account)")) }
+            for _ in 0..<2 { #expect(take("a", "\(account)")) }
         }
-        #expect(!slots.take(customer: "a", account: "5"), "a customer has half")
-        #expect(slots.take(customer: "b", account: "5"))
+        #expect(!take("a", "5"), "a customer has half")
+        #expect(take("b", "5"))
         slots.giveBack(customer: "a", account: "1")
-        #expect(slots.take(customer: "a", account: "1") && !slots.take(customer: "a", account: "1"))
+        #expect(take("a", "1") && !take("a", "1"))
     }
 }

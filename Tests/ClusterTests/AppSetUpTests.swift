@@ -1,25 +1,29 @@
 import ApusClient
+import ApusContract
 import ApusCore
 import ApusTestKit
 import Foundation
+import Logging
 import Synchronization
 import Testing
 
 @Suite("The SDK is set up once (IV-A4)", .serialized, .timeLimit(.minutes(2)))
 struct AppSetUpTests {
-    /// What the delegate was told.
+    /// What the delegate has received.
     private final class Delegate: ApusAppDelegate {
-        private let told = Mutex<(states: [LinkState], lines: [String])>(([], []))
+        private let received = Mutex<(states: [LinkState], lines: [String])>(([], []))
 
-        func didUpdate(_ linkStatus: LinkState) { told.withLock { $0.states.append(linkStatus) } }
-        func didOutputPrettyLogMessage(_ message: String) { told.withLock { $0.lines.append(message) } }
+        func didUpdate(_ linkStatus: LinkState) { received.withLock { $0.states.append(linkStatus) } }
+        func didOutputPrettyLogMessage(_ message: String) { received.withLock { $0.lines.append(message) } }
 
-        var states: [LinkState] { told.withLock { $0.states } }
-        var lines: [String] { told.withLock { $0.lines } }
-        func clear() { told.withLock { $0 = ([], []) } }
+        var states: [LinkState] { received.withLock { $0.states } }
+        var lines: [String] { received.withLock { $0.lines } }
+        func clear() { received.withLock { $0 = ([], []) } }
     }
 
-    @Test("Options, a delegate and a log level; a bad token, a kick and a stopped node are told and asked (IV-A4, IV-A5)")
+    @Test(
+        "Options, a delegate and a log level; a bad token, and a kick are reported, and can be asked for (IV-A4, IV-A5)"
+    )
     func setUp() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 32_590)
         defer { cluster.down() }
@@ -42,7 +46,7 @@ struct AppSetUpTests {
         }
         let session = try app.register(access: phone, token: token)
         try await eventually("online") { app.linkStatus == .online }
-        try await eventually("it is told") { delegate.states == [.online] }
+        try await eventually("it is reported") { delegate.states == [.online] }
         #expect(delegate.lines.contains { $0.hasPrefix("DEBUG ") }, "\(delegate.lines)")
         _ = try await session.ask(ClientListDevicesRequest())
 
@@ -51,7 +55,7 @@ struct AppSetUpTests {
         delegate.clear()
         let other = try cluster.session(node: 2, token: token)
         try await eventually("kicked") { app.linkStatus == .kicked }
-        try await eventually("it is told") { delegate.states.last == .kicked }
+        try await eventually("it is reported") { delegate.states.last == .kicked }
         #expect(!delegate.lines.isEmpty && delegate.lines.allSatisfy { $0.hasPrefix("ERROR ") }, "\(delegate.lines)")
         other.close()
         try app.register(access: phone, token: token)
@@ -63,7 +67,7 @@ struct AppSetUpTests {
         let forged = "\(parts[0]).\(parts[1]).\(String(parts[2].reversed()))"
         try app.register(access: phone, token: forged)
         try await eventually("refused") { app.linkStatus == .tokenFailed }
-        try await eventually("it is told") { delegate.states.last == .tokenFailed }
+        try await eventually("it is reported") { delegate.states.last == .tokenFailed }
         #expect(delegate.lines.count == 1 && delegate.lines[0].contains("12001"), "\(delegate.lines)")
         #expect(delegate.lines.allSatisfy { !$0.contains(parts[1]) }, "a token is in the log")
         app.session?.close()

@@ -61,17 +61,20 @@ func eventually<T: Sendable>(_ body: () async throws(ApusError) -> T) async thro
 
 /// Expects that the work fails with this number. A session that is still connecting, or connects again, is waited for:
 /// ten seconds at most.
-func fails(_ code: ErrorCode, _ body: () async throws(ApusError) -> Void) async {
+func fails(
+    _ code: ErrorCode, sourceLocation: SourceLocation = #_sourceLocation,
+    _ body: () async throws(ApusError) -> Void
+) async {
     for attempt in 0..<200 {
         do throws(ApusError) {
             try await body()
-            Issue.record("no error \(code)")
+            Issue.record("no error \(code)", sourceLocation: sourceLocation)
         } catch {
             if error.code == .notConnected, code != .notConnected, attempt < 199 {
                 try? await Task.sleep(for: .milliseconds(50))
                 continue
             }
-            #expect(error.code == code, "\(error)")
+            #expect(error.code == code, "\(error)", sourceLocation: sourceLocation)
         }
         return
     }

@@ -78,7 +78,9 @@ struct EventTests {
         }
         try await eventually { () throws(ApusError) in try await device.reportEvent("started") }
         await fails(.notAllowed) { () throws(ApusError) in try await app.reportEvent("motion") }
-        for (name, json) in [("a b", ""), ("", ""), ("x", "{"), ("x", "\"" + String(repeating: "x", count: 4095) + "\"")] {
+        for (name, json) in [
+            ("a b", ""), ("", ""), ("x", "{"), ("x", "\"" + String(repeating: "x", count: 4095) + "\""),
+        ] {
             await fails(.badParameter) { () throws(ApusError) in try await device.reportEvent(name, json: json) }
         }
         await fails(.overloaded) { () throws(ApusError) in try await device.reportEvent("one-too-many") }
@@ -101,7 +103,9 @@ private final class EventLog: Sendable {
                         case .unspecified, .UNRECOGNIZED: "?"
                         }
                     let message = event.message
-                    self?.seen.withLock { $0.names.append("\(topic) \(message.name) \(message.device) \(message.json)") }
+                    self?.seen.withLock {
+                        $0.names.append("\(topic) \(message.name) \(message.device) \(message.json)")
+                    }
                 }
             } catch {
                 self?.seen.withLock { $0.error = (error as? ApusError)?.code }

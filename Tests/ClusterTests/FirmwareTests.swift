@@ -197,7 +197,7 @@ struct FirmwareTests {
         #expect(sent > 0 && sent <= image.count - before + 2 * FirmwareLeaf.chunkByteCount, "\(sent) after \(before)")
 
         let shown = try acme.ask("GET", acme.path("1.5.0"), node: 3)
-        #expect(shown["installed"] as? String == "1" && shown["failed"] as? String == "0", "\(shown)")
+        #expect(shown["installed"] as? String == "1" && shown["failed"] == nil, "\(shown)")
         let app = try cluster.session(node: 3, token: try acme.userToken())
         defer { app.close() }
         let cam = DeviceID(unchecked: "cam")
@@ -250,7 +250,7 @@ struct FirmwareTests {
         #expect(!isInstalled.withLock { $0 })
         // Each device has tried several times, and counts once.
         let shown = try acme.ask("GET", acme.path("1.5.0"), node: 2)
-        #expect(shown["failed"] as? String == "2" && shown["installed"] as? String == "0", "\(shown)")
+        #expect(shown["failed"] as? String == "2" && shown["installed"] == nil, "\(shown)")
         #expect(shown["state"] as? String == "ROLL_OUT_STATE_STOPPED", "\(shown)")
         #expect(try await offered(3).isEmpty)
         let app = try cluster.session(node: 1, token: try acme.userToken())
@@ -341,7 +341,7 @@ struct FirmwareTests {
         try other.ask("GET", "/v1/customers/acme/firmware", code: .notAllowed)
         try other.ask("DELETE", acme.path("1.5.0"), code: .notAllowed)
         try other.ask("POST", "\(acme.path("1.5.0"))/roll-out", "{}", code: .notAllowed)
-        try other.ask("GET", "/v1/customers/~/firmware", code: .notAllowed)
+        try other.ask("GET", "/v1/customers/-/firmware", code: .notAllowed)
         try other.ask("GET", other.path("1.5.0"), code: .targetUnknown)
         // A device of another customer that says that it is the same product.
         let theirs = try await other.device("theirs", node: 3)
@@ -359,7 +359,7 @@ struct FirmwareTests {
         }
         await fails(.notAllowed) { () throws(ApusError) in _ = try await foreign.ask(report) }
         let shown = try acme.ask("GET", acme.path("1.5.0"))
-        #expect(shown["failed"] as? String == "0", "\(shown)")
+        #expect(shown["failed"] == nil, "\(shown)")
         // Deleted versions are gone at all nodes, and their bytes are given back.
         for version in ["1.5.0", "2.0.0", "3.0.0"] { try acme.ask("DELETE", acme.path(version), node: 2) }
         try acme.ask("GET", acme.path("1.5.0"), node: 3, code: .targetUnknown)

@@ -52,8 +52,8 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public static let callRejected = Self(-2510, "the called party rejected the call")
     public static let callUnknown = Self(-2508, "there is no call of this session id")
     public static let callInterfaceMissing = Self(-2504, "no interface is registered for calls of this kind")
-    public static let callResponseInvalid = Self(-2502, "the answer about calls cannot be read")
     public static let callDataInvalid = Self(-2503, "the notification is not one of a call")
+    public static let callResponseInvalid = Self(-2502, "the answer about calls cannot be read")
     public static let callRequestFailed = Self(-2501, "the call cannot be placed: there is no such target")
     public static let callParametersInvalid = Self(-2500, "a parameter of the call is not valid")
 

@@ -290,7 +290,6 @@ extension Logger {
     }
 }
 
-
 extension NodeConfiguration {
     /// The number of event loops for links, clients and media.
     fileprivate var loopCount: Int { threadCount == 0 ? System.coreCount : threadCount }

@@ -1,7 +1,7 @@
 import ApusClientAPI
 import ApusCluster
 import ApusContract
-import ApusCore
+package import ApusCore
 import ApusSessions
 import ApusWire
 import CoreMetrics
@@ -33,6 +33,7 @@ extension EventService {
                 throw ApusError(.targetUnknown, "no such hook")
             }
             try await records.erase(name, of: customer)
+            hooks.forget(customer)
             return ClientDeleteHookResponse()
         }
         api.on(ClientSendToServerRequest.self, byteCountMax: 2 * EventConfiguration.dataByteCountMax) {
@@ -46,15 +47,11 @@ extension EventService {
     ///
     /// - Throws: 12004 for another customer, 8002 if there is none, 21031 for a name that is none.
     private func customer(_ name: String, _ call: ClientCall) async throws(ApusError) -> String {
-        let customer = try CustomerID(checking: name, "the customer")
         guard call.session.role == .admin || name == call.session.account.rawValue else {
             throw ApusError(.notAllowed, "that is another customer")
         }
-        guard name != Self.noCustomer else {
-            guard call.session.role == .admin else { throw ApusError(.notAllowed, "that is for operators") }
-            return name
-        }
-        guard try await sessions.customer(customer) != nil else {
+        guard name != Self.noCustomer else { return name }
+        guard try await sessions.customer(try CustomerID(checking: name, "the customer")) != nil else {
             throw ApusError(.targetUnknown, "no such customer")
         }
         return name
@@ -70,13 +67,14 @@ extension EventService {
         let customer = try await customer(request.customer, call)
         let name = try Self.name(request.hook)
         try check(request.url, isOperator: call.session.role == .admin)
-        let events = try Set(request.events.map { text throws(ApusError) in
-            guard let kind = HookEventKind(rawValue: text) else {
-                let names = HookEventKind.allCases.map(\.rawValue).joined(separator: ", ")
-                throw ApusError(.badParameter, "an event of a hook is one of \(names)")
-            }
-            return kind
-        })
+        let events = try Set(
+            request.events.map { text throws(ApusError) in
+                guard let kind = HookEventKind(rawValue: text) else {
+                    let names = HookEventKind.allCases.map(\.rawValue).joined(separator: ", ")
+                    throw ApusError(.badParameter, "an event of a hook is one of \(names)")
+                }
+                return kind
+            })
         var secret: [UInt8] = []
         let stored = try await records.put(name, of: customer, countMax: configuration.hooksMax) { hook in
             (hook.url, hook.events, hook.messages) = (request.url, events.map(\.rawValue).sorted(), request.messages)
@@ -100,7 +98,9 @@ extension EventService {
         guard isPlain, text.utf8.count <= EventConfiguration.urlByteCountMax, let url = URLComponents(string: text),
             ["http", "https"].contains(url.scheme), let host = url.host, !host.isEmpty, url.user == nil,
             url.password == nil, url.fragment == nil
-        else { throw ApusError(.badParameter, "the URL is http://HOST… or https://HOST…, without a user or a fragment") }
+        else {
+            throw ApusError(.badParameter, "the URL is http://HOST… or https://HOST…, without a user or a fragment")
+        }
         guard isOperator || configuration.allows(host: host) else {
             throw ApusError(.notAllowed, "the operators have not allowed this host (hooks.hosts)")
         }
@@ -141,7 +141,8 @@ extension EventService {
             report.failure = "\(error.code.number) \(error.message)"
             limited.log(
                 .warning, "The endpoint of a hook did not take events",
-                metadata: Logger.facts(of: error).merging(["apus.hook": "\(delivery.customer)/\(delivery.hook)"]) { $1 })
+                metadata: Logger.facts(of: error).merging(["apus.hook": "\(delivery.customer)/\(delivery.hook)"]) { $1 }
+            )
         }
         // If this is lost, another attempt begins when the time of this one is over.
         var call = EntityCall()
@@ -199,7 +200,9 @@ extension EventService {
         }
         defer { slots.withLock { $0.giveBack(customer: customer, account: account) } }
         let asked = request.timeoutMs == 0 ? EventConfiguration.answerTimeMax : .milliseconds(Int(request.timeoutMs))
-        let timeout = min(asked, EventConfiguration.answerTimeMax, try call.timeLeft())
+        // Early enough to say how it ended.
+        let left = max(try call.timeLeft() - .milliseconds(100), .milliseconds(10))
+        let timeout = min(asked, EventConfiguration.answerTimeMax, left)
         do throws(ApusError) {
             let answer = try await self.answer(to: message, from: name, customer, timeout)
             guard answer.count <= EventConfiguration.dataByteCountMax else {
@@ -234,7 +237,7 @@ extension EventService {
     }
 
     /// - Throws: 21031.
-    static func parts(of url: String) throws(ApusError) -> (name: String, path: String) {
+    package static func parts(of url: String) throws(ApusError) -> (name: String, path: String) {
         let parts = url.split(separator: "/", maxSplits: 1, omittingEmptySubsequences: false).map(String.init)
         let path = parts.count > 1 ? parts[1] : ""
         let isPlain = path.utf8.allSatisfy { byte in

@@ -23,8 +23,8 @@ package final class EventService: Service, Sendable {
     package static let topicKind = "events"
     /// Events of an account that are kept for clients that were away, for a week.
     static let retention = TopicRetention(eventsMax: 64, byteCountMax: 48 << 10, idleTime: .seconds(7 * 86_400))
-    /// Stands for the integrator of devices and users that have none, in a cluster without customers.
-    package static let noCustomer = "-"
+    /// The customer of devices and users that have none.
+    static let noCustomer = CustomerID.none
 
     let configuration: EventConfiguration
     let records: HookRecords
@@ -95,12 +95,14 @@ package final class EventService: Service, Sendable {
         addHookRequests(to: &api)
         api.add(
             PublishedTopics(
-                Self.topicKind, "Alarms of the devices that an account may use, changes of who may use them, and notices of the operators; the key is the account.",
+                Self.topicKind,
+                "Alarms of an account's devices, changes of who may use them, and notices; the key is the account.",
                 events: [ClientEventKind(ClientAccountEvent.self)], retention: Self.retention, on: topics
             ) { key, session throws(ApusError) in
                 let isWhole = session.role == .app && session.allowedDevices == nil
                 guard session.role == .admin || (isWhole && session.account.rawValue == key) else {
-                    throw ApusError(.notAllowed, "an app hears the events of its own account, with a token for all of it")
+                    throw ApusError(
+                        .notAllowed, "an app hears the events of its own account, with a token for all of it")
                 }
             })
     }
@@ -116,7 +118,8 @@ package final class EventService: Service, Sendable {
 
     /// A device reports an event.
     ///
-    /// - Throws: 10007 after too many events, 21031 if the event is not valid, 8003 if the device is bound to no account.
+    /// - Throws: 10007 after too many events, 21031 if the event is not valid, 8003 if the device is bound to no
+    ///   account.
     private func report(_ request: ClientReportEventRequest, _ call: ClientCall) async throws(ApusError) {
         guard let device = call.session.device else { throw ApusError(.notAllowed, "a device reports its events") }
         guard reports.withLock({ $0.take(device.rawValue, at: .now()) }) else {
@@ -187,7 +190,8 @@ extension EventService: RelationObserver {
             try await publish(
                 event, to: accounts, owner: owner, customer: before?.customer?.rawValue ?? Self.noCustomer)
         } catch {
-            limited.log(.warning, "Accounts were not told that a device's rights changed", metadata: Logger.facts(of: error))
+            limited.log(
+                .warning, "Accounts were not told that a device's rights changed", metadata: Logger.facts(of: error))
         }
     }
 }
@@ -195,7 +199,9 @@ extension EventService: RelationObserver {
 extension EventService: ThingObserver {
     package func changed(_ change: ClientPropertyChanged, of device: DeviceID) async {
         do throws(ApusError) {
-            guard try await hooks.isUsed(in: records), let record = try await sessions.record(of: device) else { return }
+            guard try await hooks.isUsed(in: records), let record = try await sessions.record(of: device) else {
+                return
+            }
             try await enqueue(
                 HookEvent(
                     kind: .property, name: change.path, device: device.rawValue,

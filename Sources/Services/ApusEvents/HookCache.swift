@@ -50,16 +50,16 @@ final class HookCache: Sendable {
 /// How many messages to servers wait for an answer: a customer has half of all at most, and an account an eighth.
 ///
 /// Pure value.
-struct ServerSlots: Sendable {
+package struct ServerSlots: Sendable {
     private let countMax: Int
     private var count = 0
     private var customers: [String: Int] = [:]
     private var accounts: [String: Int] = [:]
 
-    init(countMax: Int) { self.countMax = countMax }
+    package init(countMax: Int) { self.countMax = countMax }
 
     /// False if all that it may have are taken.
-    mutating func take(customer: String, account: String) -> Bool {
+    package mutating func take(customer: String, account: String) -> Bool {
         guard count < countMax, customers[customer, default: 0] < max(1, countMax / 2),
             accounts[account, default: 0] < max(1, countMax / 8)
         else { return false }
@@ -69,7 +69,7 @@ struct ServerSlots: Sendable {
         return true
     }
 
-    mutating func giveBack(customer: String, account: String) {
+    package mutating func giveBack(customer: String, account: String) {
         count -= 1
         Self.decrement(&customers, customer)
         Self.decrement(&accounts, account)

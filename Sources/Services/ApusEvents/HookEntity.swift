@@ -72,12 +72,16 @@ struct HookKind {
 
     private func advance(_ queue: inout HookQueue, _ scope: inout EntityScope) throws(ApusError) {
         if queue.begins(at: scope.wallMilliseconds, for: sendingTime) {
-            try scope.tell(node, HookDeliver.with {
+            try scope.tell(
+                node,
+                HookDeliver.with {
                     ($0.customer, $0.hook, $0.untilMs) = (queue.customer, queue.hook, queue.sendingUntilMs)
                 })
         }
         guard let due = queue.dueMs else { return scope.cancelReminder(Self.reminder) }
         let now = scope.wallMilliseconds
-        if !scope.reminders.contains(where: { $0.due > now && $0.due == due }) { try scope.remind(Self.reminder, at: due) }
+        if !scope.reminders.contains(where: { $0.due > now && $0.due == due }) {
+            try scope.remind(Self.reminder, at: due)
+        }
     }
 }

@@ -1,6 +1,6 @@
 import ApusCore
 
-/// What the owner of a hook knows of the events that wait: when a node delivers them, and how often that has failed.
+/// The owner's view of the events that wait for a hook: when a node delivers them, and how often that has failed.
 /// The events are records.
 ///
 /// A node delivers one batch at a time. If it dies, the next attempt begins when its time is over.
@@ -15,7 +15,7 @@ extension HookQueue {
     /// An event was written.
     ///
     /// - Returns: false if too many wait: the event is to be removed.
-    mutating func written(_ customer: String, _ hook: String, at now: Int64, countMax: Int) -> Bool {
+    package mutating func written(_ customer: String, _ hook: String, at now: Int64, countMax: Int) -> Bool {
         (self.customer, self.hook) = (customer, hook)
         guard waiting < countMax else {
             dropped += 1
@@ -31,7 +31,7 @@ extension HookQueue {
     }
 
     /// Whether a node is to deliver now. It then has `time` milliseconds.
-    mutating func begins(at now: Int64, for time: Int64) -> Bool {
+    package mutating func begins(at now: Int64, for time: Int64) -> Bool {
         // A node that has died does not report. A clock that went back does not stop the queue.
         let isSending = sendingUntilMs > now && sendingUntilMs <= now + time
         let isDue = nextMs > 0 && nextMs <= now
@@ -41,7 +41,7 @@ extension HookQueue {
     }
 
     /// A node has ended to deliver.
-    mutating func ended(_ report: HookDelivered, at now: Int64) {
+    package mutating func ended(_ report: HookDelivered, at now: Int64) {
         sendingUntilMs = 0
         waiting -= min(waiting, report.delivered + report.expired)
         dropped += report.expired
@@ -62,5 +62,5 @@ extension HookQueue {
     }
 
     /// When the queue is to be looked at next; nil: not before an event comes.
-    var dueMs: Int64? { nextMs > 0 ? nextMs : sendingUntilMs > 0 ? sendingUntilMs : nil }
+    package var dueMs: Int64? { nextMs > 0 ? nextMs : sendingUntilMs > 0 ? sendingUntilMs : nil }
 }

@@ -237,7 +237,7 @@ extension ClientFirmware {
         _ release: FirmwareRelease, _ product: String, of customer: String, _ count: FirmwareCount
     ) {
         self.init()
-        self.customer = customer.isEmpty ? Self.noCustomer : customer
+        self.customer = customer.isEmpty ? CustomerID.none : customer
         (self.product, version, size) = (product, release.version, release.size)
         (from, sealed, revision) = (release.from, release.sealed, release.revision)
         state = ClientRollOutState(rawValue: release.state.rawValue) ?? .unspecified

@@ -56,7 +56,7 @@ package final class FirmwareService: Service, Sendable {
             }
             return name
         }
-        guard name != ClientFirmware.noCustomer else { return "" }
+        guard name != CustomerID.none else { return "" }
         return try CustomerID(checking: name, "the customer").rawValue
     }
 

@@ -5,7 +5,7 @@ public import Logging
 import NIOCore
 import Synchronization
 
-/// What an app is told by ``ApusApp``.
+/// What an app receives from ``ApusApp``.
 ///
 /// Isolation: called on the session's event loop, and where a line is logged. Must not block.
 public protocol ApusAppDelegate: AnyObject, Sendable {

@@ -124,8 +124,8 @@ extension ClientSession {
 
     private static let twoWayVideoPath = "ProReadonly._twoWayVideo"
 
-    /// Whether a device shows its caller's video, and sends its own (CALL-1). The model of the device says so, also while
-    /// the device is offline.
+    /// Whether a device shows its caller's video, and sends its own (CALL-1). The model of the device says so, also
+    /// while the device is offline.
     ///
     /// - Throws: 8002 and 8003 if this account has no such device, −2502 if the model says something else, otherwise as
     ///   ``ask(_:timeout:)``.

@@ -34,15 +34,19 @@ extension ClientSession {
     /// - Parameters:
     ///   - url: the name of the server, and a path after a slash, such as `orders/42`.
     ///   - timeout: 60 s at most.
-    /// - Throws: 21008 if the data has more than 30,000 bytes, 21005 if there is no such server or it fails, 21002 after
-    ///   the time-out, 10007 if too many messages wait, otherwise as ``ask(_:timeout:)``.
+    /// - Throws: 21008 if the data has more than 30,000 bytes, 21005 if there is no such server or it fails, 21002
+    ///   after the time-out, 10007 if too many messages wait, otherwise as ``ask(_:timeout:)``.
     public func sendData(
         _ data: Data, toServer url: String, timeout: Duration = .seconds(10)
     ) async throws(ApusError) -> Data {
         guard data.count <= 30_000 else {
             throw ApusError(.messageTooLarge, "raw data has at most 30,000 bytes")
         }
-        let request = ClientSendToServerRequest.with { ($0.url, $0.data) = (url, data) }
-        return try await ask(request, timeout: min(timeout, .seconds(60))).data
+        let timeout = min(timeout, .seconds(60))
+        let request = ClientSendToServerRequest.with {
+            ($0.url, $0.data, $0.timeoutMs) = (url, data, UInt32(timeout.milliseconds))
+        }
+        // The cluster says how it ended.
+        return try await ask(request, timeout: timeout + .seconds(1)).data
     }
 }

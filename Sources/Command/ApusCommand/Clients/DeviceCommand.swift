@@ -19,7 +19,7 @@ struct DeviceCommand: AsyncParsableCommand {
     @Option(help: "Write one JSON line for every frame to this file.") var log: String?
     @Option(help: "Have this setting, NAME=JSON, such as volume=3. Apps can change it. Repeatable.")
     var setting: [String] = []
-    @Option(help: "Be a device of this product, whose schema says which values the model may have.")
+    @Option(help: "Be a device of this product: its schema says which values the model may have, and it has firmware.")
     var product: String?
     @Option(help: "Answer the action NAME with JSON: NAME=JSON, such as unlock='{\"open\":true}'. Repeatable.")
     var action: [String] = []
@@ -36,6 +36,9 @@ struct DeviceCommand: AsyncParsableCommand {
         }
         _ = try DeviceID.argument(id, "--id")
         if let product { _ = try ProductID.argument(product, "--product") }
+        guard firmware.firmwareKey == nil || product != nil else {
+            throw ValidationError("--firmware-key needs --product.")
+        }
         guard (setting + action).allSatisfy({ $0.contains("=") }) else {
             throw ValidationError("--setting and --action must be NAME=JSON.")
         }
@@ -67,7 +70,7 @@ struct DeviceCommand: AsyncParsableCommand {
             return json
         }
         let commands = try makeCommands(session, log: log)
-        let updater = try firmware.updater(session, log: log)
+        let updater = try firmware.updater(of: product, session, log: log)
         let result = await ending.race(seconds: seconds) { () throws(ApusError) in
             async let _ = Self.keep(initial.isEmpty && product == nil ? nil : settings, ending)
             async let _ = Self.keep(commands, ending)

@@ -1,6 +1,7 @@
 import ApusClient
 import ApusContract
 import ApusCore
+import ApusSessions
 import ArgumentParser
 import Foundation
 import SwiftProtobuf

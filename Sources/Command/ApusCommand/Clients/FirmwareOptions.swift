@@ -11,14 +11,12 @@ struct FirmwareOptions: ParsableArguments {
     @Option(help: "Update the firmware, and check it with the public key in this file.")
     var firmwareKey: String?
     @Option(help: "Set the version that the camera has before its first update.") var firmwareVersion = "1.0.0"
-    @Option(help: "Set the camera's product, for its firmware.") var product: String?
     @Option(help: "Keep the firmware in this directory.") var firmwareDirectory: String?
     @Option(help: "Ask for new firmware after this number of seconds, and again.") var firmwareInterval: Double = 60
 
     func validate() throws {
-        let given = [firmwareKey, product, firmwareDirectory].count { $0 != nil }
-        guard given == 0 || given == 3 else {
-            throw ValidationError("--firmware-key, --product and --firmware-directory are used together.")
+        guard (firmwareKey == nil) == (firmwareDirectory == nil) else {
+            throw ValidationError("--firmware-key and --firmware-directory are used together.")
         }
         guard FirmwareVersion(firmwareVersion) != nil else {
             throw ValidationError("--firmware-version must be a version such as 1.5.0.")
@@ -31,7 +29,9 @@ struct FirmwareOptions: ParsableArguments {
     /// Nil if the camera does not update itself.
     ///
     /// - Throws: 21031 if the key is none, 10021 if a file cannot be read.
-    func updater(_ session: ClientSession, log: Logger) throws(ApusError) -> FirmwareUpdater? {
+    func updater(
+        of product: String?, _ session: ClientSession, log: Logger
+    ) throws(ApusError) -> FirmwareUpdater? {
         guard let firmwareKey, let product, let firmwareDirectory else { return nil }
         // The camera runs what it has installed, also after a restart.
         let installed = "\(firmwareDirectory)/installed.version"

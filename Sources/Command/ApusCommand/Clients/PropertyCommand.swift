@@ -1,4 +1,5 @@
 import ApusClient
+import ApusContract
 import ApusCore
 import ApusSessions
 import ArgumentParser

@@ -16,8 +16,8 @@ struct FirmwareCommand: AsyncParsableCommand {
             FirmwareShowCommand.self, FirmwareDeleteCommand.self, FirmwareGroupCommand.self, FirmwareQueryCommand.self,
         ])
     @OptionGroup var options: OperatorOptions
-    @Option(help: "Set the customer whose firmware it is; ~ for a cluster without customers.")
-    var customer = ClientFirmware.noCustomer
+    @Option(help: "Set the customer whose firmware it is; - for a cluster without customers.")
+    var customer = CustomerID.none
 
     func run() async throws { try await list("", after: "") }
 

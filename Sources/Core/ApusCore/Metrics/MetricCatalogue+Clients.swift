@@ -20,7 +20,8 @@ extension MetricCatalogue {
             [
                 .init(
                     "result",
-                    "`written`; `delivered`, `expired` (after `hooks.keep_time`) or `dropped` (beyond `hooks.queue_max`)")
+                    "`written`; `delivered`, `expired` (`hooks.keep_time`) or `dropped` (`hooks.queue_max`)"
+                )
             ],
             "Events for the hooks of integrators, by what became of them."),
         .counter(

@@ -64,6 +64,7 @@ extension ClientDeleteHookRequest: ClientRequestMessage {
 
 extension ClientAccountEvent: ClientEventMessage {
     public static var info: ClientEventInfo {
-        ClientEventInfo(5, "account_event", "A device reports an alarm, its accounts have changed, or an operator's notice.")
+        ClientEventInfo(
+            5, "account_event", "A device reports an alarm, its accounts have changed, or an operator's notice.")
     }
 }

@@ -5,7 +5,7 @@ extension ClientCreateFirmwareRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             130, "firmware.create", .post("/v1/customers/{customer}/firmware"), roles: [.customer, .admin],
-            isAudited: true, fields: ["customer": .owner, "url": FieldRule(pattern: "^(https://[!-~]{1,500})?$")],
+            isAudited: true, fields: ["customer": .identifier, "url": FieldRule(pattern: "^(https://[!-~]{1,500})?$")],
             "Add a version of a product's firmware by its signed manifest, or replace its descriptions.")
     }
 }
@@ -61,7 +61,7 @@ extension ClientListFirmwareRequest: ClientRequestMessage {
         ClientRequestInfo(
             135, "firmware.list", .get("/v1/customers/{customer}/firmware"), roles: [.customer, .admin],
             fields: [
-                "customer": .owner, "product": .optionalIdentifier, "page_token": .optionalIdentifier,
+                "customer": .identifier, "product": .optionalIdentifier, "page_token": .optionalIdentifier,
             ],
             "List the versions and the groups of a product, or of all products.")
     }
@@ -144,21 +144,17 @@ extension ClientReportFirmwareRequest: ClientRequestMessage {
 extension ClientFirmware {
     fileprivate static let path = "/v1/customers/{customer}/products/{product}/firmware/{version}"
     fileprivate static let rules: [String: FieldRule] = [
-        "customer": .owner, "product": .identifier, "version": .version,
+        "customer": .identifier, "product": .identifier, "version": .version,
     ]
-    /// The customer of a cluster without customers, in paths. It is no ``CustomerID``.
-    public static let noCustomer = "~"
 }
 
 extension ClientFirmwareGroup {
     fileprivate static let path = "/v1/customers/{customer}/products/{product}/groups/{group}"
     fileprivate static let rules: [String: FieldRule] = [
-        "customer": .owner, "product": .identifier, "group": .identifier,
+        "customer": .identifier, "product": .identifier, "group": .identifier,
     ]
 }
 
 extension FieldRule {
-    /// A customer, or none.
-    fileprivate static let owner = Self(pattern: "^([A-Za-z0-9._-]{1,63}|~)$", isRequired: true)
     fileprivate static let version = Self(pattern: "^[0-9][0-9A-Za-z.-]{0,71}$", isRequired: true)
 }

@@ -140,7 +140,7 @@ public nonisolated struct ClientFirmware: @unchecked Sendable {
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  /// ~ for the firmware of a cluster without customers.
+  /// - for the firmware of a cluster without customers.
   public var customer: String {
     get {_storage._customer}
     set {_uniqueStorage()._customer = newValue}
@@ -264,7 +264,7 @@ public nonisolated struct ClientCreateFirmwareRequest: Sendable {
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  /// ~ for the firmware of a cluster without customers.
+  /// - for the firmware of a cluster without customers.
   public var customer: String = String()
 
   /// The canonical JSON of `apus firmware sign`: product, version, size, sha256 and from.

@@ -64,11 +64,8 @@ extension SessionRecords {
     // MARK: - Customers
 
     /// Creates a customer. If there is one of this name, it stays as it is.
-    /// - Throws: 10007 beyond ``customersMax``, 21031 for the name `-`.
+    /// - Throws: 10007 beyond ``customersMax``.
     package func createCustomer(_ customer: CustomerID, wallSeconds: Int64) async throws(ApusError) -> CustomerRecord {
-        guard customer.rawValue != "-" else {
-            throw ApusError(.badParameter, "the name - stands for devices and users without a customer")
-        }
         if let known = try await self.customer(customer) { return known }
         guard try await customers(after: nil, limit: Self.customersMax).count < Self.customersMax else {
             throw ApusError(.overloaded, "there are \(Self.customersMax) customers already")
