@@ -196,7 +196,7 @@ let package = Package(
             "Services", "ApusFirmware",
             [
                 "ApusCore", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions", "ApusClientAPI",
-                "ApusThings", protobuf, crypto, lifecycle, coreMetrics,
+                "ApusThings", protobuf, crypto, lifecycle, coreMetrics, log,
             ]),
         layer(
             "Services", "ApusCommands",

@@ -44,16 +44,10 @@ struct FirmwareTests {
             _ cluster: Cluster, _ method: String, _ path: String, _ token: String, _ body: String? = nil,
             node: Int = 1, code: ErrorCode? = nil
         ) throws -> [String: Any] {
-            let connection = try #require(PlainHTTP(port: cluster.httpPort(node)))
-            let answer = try #require(connection.exchange(method, path, token: token, body: body))
-            if let code {
-                #expect(
-                    answer.status != 200 && answer.body.contains("\(code.number)"),
-                    "\(method) \(path): \(answer.status) \(answer.body)")
-            } else {
-                #expect(answer.status == 200, "\(method) \(path): \(answer.status) \(answer.body)")
-            }
-            return (try? JSONSerialization.jsonObject(with: Data(answer.body.utf8)) as? [String: Any]) ?? [:]
+            let api = CustomerAPI(cluster: cluster)
+            guard let code else { return try api.ask(method, path, token, body, node: node) }
+            try api.fails(code, method, path, token, body, node: node)
+            return [:]
         }
 
         @discardableResult

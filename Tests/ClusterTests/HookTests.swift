@@ -5,11 +5,14 @@ import ApusTestKit
 import Crypto
 import Foundation
 import SwiftProtobuf
+import Synchronization
 import Testing
 
 @Suite("Servers of integrators (IV-D10, IV-D12)", .serialized, .timeLimit(.minutes(3)))
 struct HookTests {
     private static let cam = DeviceID(unchecked: "cam")
+    /// Integrators may name hosts of this machine.
+    private static let hosts = ["APUS_HOOKS_HOSTS": "127.0.0.1"]
 
     /// A cluster whose integrators may name hosts of this machine, the integrator `acme` with its key, and its user
     /// with the device `cam`.
@@ -22,10 +25,10 @@ struct HookTests {
         let device: ClientSession
         let app: ClientSession
 
-        init(basePort: Int, environment: [String: String] = [:]) throws {
+        init(basePort: Int) throws {
             cluster = try Cluster(
                 nodes: 3, basePort: basePort,
-                environment: ["APUS_HOOKS_HOSTS": "127.0.0.1"].merging(environment) { $1 })
+                environment: HookTests.hosts)
             api = CustomerAPI(cluster: cluster)
             admin = try cluster.token("--role", "admin")
             for name in ["acme", "other"] { try api.ask("POST", "/v1/customers", admin, #"{"customer":"\#(name)"}"#) }
@@ -89,7 +92,10 @@ struct HookTests {
         var names: [String] = []
         for number in 0..<40 {
             if number == 10 { #expect(try place.cluster.run("cluster", "kill", "1").status == 0) }
-            if number == 20 { #expect(try place.cluster.run("cluster", "restart", "1").status == 0) }
+            if number == 20 {
+                let restart = ["cluster", "restart", "1", "--dir", place.cluster.directory]
+                #expect(try Cluster.run(restart, environment: Self.hosts).status == 0)
+            }
             if number == 25 { #expect(try place.cluster.run("cluster", "kill", "3").status == 0) }
             try await eventually { () throws(ApusError) in try await place.device.reportEvent("e\(number)") }
             names.append("e\(number)")
@@ -124,6 +130,40 @@ struct HookTests {
             // Zeros are left out.
             return hook["waiting"] == nil && hook["dropped"] == nil && hook["failure"] == nil
         }
+        try await receiver.stop()
+    }
+
+    @Test("An endpoint that was away is shown with its failure; a hook that is put again has no older events (IV-D10)")
+    func away() async throws {
+        let isAway = Mutex(true)
+        let receiver = try await HTTPReceiver.start { _, _ in isAway.withLock(\.self) ? 503 : 200 }
+        let place = try Place(basePort: 32_640)
+        defer { place.close() }
+        let (api, path) = (place.api, "/v1/customers/acme/hooks/alarms")
+        let body = #"{"url":"http://127.0.0.1:\#(receiver.port)/","events":["alarm"]}"#
+        try api.ask("POST", path, place.key, body, node: 2)
+        func hook() throws -> [String: Any] {
+            let list = try api.ask("GET", "/v1/customers/acme/hooks", place.key)
+            return (list["hooks"] as? [[String: Any]])?.first ?? [:]
+        }
+        for name in ["old-1", "old-2"] {
+            try await eventually { () throws(ApusError) in try await place.device.reportEvent(name) }
+        }
+        try await eventually("the operator sees why") {
+            let hook = try hook()
+            return "\(hook["failure"] ?? "")".contains("503") && "\(hook["waiting"] ?? "")" == "2"
+        }
+        try api.ask("DELETE", path, place.key, node: 2)
+        try api.ask("POST", path, place.key, body, node: 2)
+        isAway.withLock { $0 = false }
+        try await place.device.reportEvent("new")
+        try await eventually("the new event arrives, and the others are gone") {
+            let waiting = try hook()["waiting"]
+            return waiting == nil && Self.events(receiver.requests).contains { $0["name"] as? String == "new" }
+        }
+        let taken = Self.events([try #require(receiver.requests.last)]).compactMap { $0["name"] as? String }
+        let dropped = "\(try hook()["dropped"] ?? "")"
+        #expect(taken == ["new"] && dropped == "2")
         try await receiver.stop()
     }
 

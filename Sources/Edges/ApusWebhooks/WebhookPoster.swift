@@ -68,7 +68,9 @@ package struct WebhookPoster: Sendable {
     private func answer(
         to request: HTTPClientRequest, _ timeout: Duration, _ byteCountMax: Int?
     ) async throws -> (Int, [UInt8]) {
-        let response = try await client.execute(request, timeout: .nanoseconds(timeout.nanoseconds))
+        // The caller's time-out comes first, so that there is one error for it.
+        let response = try await client.execute(
+            request, timeout: .nanoseconds((timeout + .seconds(10)).nanoseconds))
         let status = Int(response.status.code)
         guard let byteCountMax, (200..<300).contains(status) else { return (status, []) }
         var body: [UInt8] = []

@@ -38,7 +38,7 @@ final class NodePoster: ServerPoster, Service {
             guard error.code != .frameTooLarge else { throw ApusError(.passToServerFailed, error.message) }
             throw error
         } catch {
-            throw ApusError(.passToServerFailed, "the server cannot be reached")
+            throw ApusError(.passToServerFailed, "the server did not answer: \(String("\(error)".prefix(200)))")
         }
         guard (200..<300).contains(answer.status) else {
             throw ApusError(.passToServerFailed, "the server answered with the status \(answer.status)")

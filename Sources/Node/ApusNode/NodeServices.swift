@@ -46,7 +46,8 @@ struct NodeServices: Sendable {
         calls = CallService(
             configuration.calls, view, entities, sessions, records, runtime, dispatcher,
             pusher: NodePusher(webhooks), log: log)
-        firmware = FirmwareService(configuration.firmware, view, records: records, sessions: sessions, things: things)
+        firmware = FirmwareService(
+            configuration.firmware, view, records: records, sessions: sessions, things: things, limited: limited)
     }
 
     /// Registers their requests and topics.

@@ -79,6 +79,8 @@ extension EventService {
         let stored = try await records.put(name, of: customer, countMax: configuration.hooksMax) { hook in
             (hook.url, hook.events, hook.messages) = (request.url, events.map(\.rawValue).sorted(), request.messages)
             hook.changedMs = now
+            if hook.createdMs == 0 { hook.createdMs = now }
+            hook.byOperator = call.session.role == .admin
             secret = []
             guard hook.secret.isEmpty || request.newSecret else { return }
             secret = (0..<32).map { _ in UInt8.random(in: 0...(.max)) }
@@ -96,13 +98,32 @@ extension EventService {
     private func check(_ text: String, isOperator: Bool) throws(ApusError) {
         let isPlain = text.utf8.allSatisfy { $0 > 0x20 && $0 < 0x7f }
         guard isPlain, text.utf8.count <= EventConfiguration.urlByteCountMax, let url = URLComponents(string: text),
-            ["http", "https"].contains(url.scheme), let host = url.host, !host.isEmpty, url.user == nil,
-            url.password == nil, url.fragment == nil
+            ["http", "https"].contains(url.scheme), let host = url.host, Self.isHost(host), url.user == nil,
+            url.password == nil, url.fragment == nil, (1...65_535).contains(url.port ?? 80)
         else {
             throw ApusError(.badParameter, "the URL is http://HOST… or https://HOST…, without a user or a fragment")
         }
-        guard isOperator || configuration.allows(host: host) else {
-            throw ApusError(.notAllowed, "the operators have not allowed this host (hooks.hosts)")
+        guard isOperator || configuration.allows(host: host) else { throw Self.hostNotAllowed }
+    }
+
+    private static let hostNotAllowed = ApusError(
+        .notAllowed, "the operators have not allowed this host (hooks.hosts)")
+
+    /// A name or an address of IPv4; or one of IPv6 in brackets, which only operators can name.
+    private static func isHost(_ host: String) -> Bool {
+        if host.hasPrefix("["), host.hasSuffix("]") {
+            return host.dropFirst().dropLast().utf8.allSatisfy { "0123456789abcdefABCDEF:.".utf8.contains($0) }
+        }
+        let labels = host.split(separator: ".", omittingEmptySubsequences: false)
+        return labels.allSatisfy { AccessID(rawValue: String($0)) != nil }
+    }
+
+    /// The operators may have withdrawn the host since the hook was set.
+    ///
+    /// - Throws: 12004.
+    private func checkHost(of hook: HookStored) throws(ApusError) {
+        guard hook.byOperator || configuration.allows(host: URLComponents(string: hook.url)?.host ?? "") else {
+            throw Self.hostNotAllowed
         }
     }
 
@@ -121,7 +142,7 @@ extension EventService {
             let reply = try await queue(hook.hook, of: customer).ask(
                 HookWritten.with { ($0.customer, $0.hook) = (customer, hook.hook) })
             if reply.dropped {
-                await records.erase([stored])
+                try await records.erase([stored])
                 dropped.increment()
             } else {
                 written.increment()
@@ -152,12 +173,13 @@ extension EventService {
 
     private func deliverBatch(of name: String, of customer: String) async throws(ApusError) -> HookDelivered {
         let found = try await records.events(of: name, of: customer, limit: EventConfiguration.batchMax)
-        let oldest = now - Int64(configuration.keepTime.milliseconds)
         let hook = try await records.hook(name, of: customer)
-        // The events of a hook that was deleted are of no use.
+        let oldest = max(now - Int64(configuration.keepTime.milliseconds), hook?.createdMs ?? 0)
+        // The events of a hook that was deleted are of no use, also if there is another one of its name.
         let old = found.filter { hook == nil || $0.timeMs < oldest }
         let batch = found.filter { hook != nil && $0.timeMs >= oldest }
         if let hook, let first = batch.first, let last = batch.last {
+            try checkHost(of: hook)
             let body = JSON.object([
                 ("customer", .string(customer)), ("hook", .string(name)),
                 ("events", .array(batch.map { .raw(String(decoding: $0.json, as: UTF8.self)) })),
@@ -168,7 +190,7 @@ extension EventService {
                     id: id, url: hook.url, body: Array(body.utf8), secrets: hook.secrets(at: now / 1000),
                     timeout: configuration.timeout, answerByteCountMax: nil))
         }
-        await records.erase(found)
+        try await records.erase(found)
         delivered.increment(by: batch.count)
         expired.increment(by: old.count)
         return .with {
@@ -230,10 +252,20 @@ extension EventService {
             ("access", .string(message.access.rawValue)), ("device", .string(message.device?.rawValue ?? "")),
             ("data", .string(Data(message.data).base64EncodedString())),
         ]).text
-        return try await poster.post(
-            ServerPost(
-                id: id, url: hook.url, body: Array(body.utf8), secrets: hook.secrets(at: now / 1000), timeout: timeout,
-                answerByteCountMax: EventConfiguration.dataByteCountMax))
+        do throws(ApusError) {
+            try checkHost(of: hook)
+            return try await poster.post(
+                ServerPost(
+                    id: id, url: hook.url, body: Array(body.utf8), secrets: hook.secrets(at: now / 1000),
+                    timeout: timeout, answerByteCountMax: EventConfiguration.dataByteCountMax))
+        } catch {
+            limited.log(
+                .warning, "A server did not take raw data",
+                metadata: Logger.facts(of: error).merging(["apus.hook": "\(customer)/\(name)"]) { $1 })
+            guard error.code == .passToServerFailed || error.code == .notAllowed else { throw error }
+            // The cause may name what is inside the integrator's network.
+            throw ApusError(.passToServerFailed)
+        }
     }
 
     /// - Throws: 21031.

@@ -38,6 +38,7 @@ package final class EventService: Service, Sendable {
     let slots: Mutex<ServerSlots>
     private let entities: EntityRegistry
     private let clock: ClusterClock
+    private let view: ClusterView
     private let reports: Mutex<RateLimiter<String>>
     private let deliveries: AsyncStream<HookDeliver>
     private let reported = Counter(label: "apus_events_published_total")
@@ -52,6 +53,7 @@ package final class EventService: Service, Sendable {
 
     /// Deliveries that wait for a task. One more is left out: its queue asks again.
     private static let deliveriesMax = 4096
+    private static let lookInterval = Duration.seconds(15)
     /// Batches that this node delivers at once.
     private static let deliveringMax = 128
 
@@ -63,7 +65,7 @@ package final class EventService: Service, Sendable {
     ) {
         (self.configuration, self.entities, self.topics) = (configuration, entities, topics)
         (self.poster, self.handlers, self.limited, clock) = (poster, handlers, limited, view.clock)
-        (records, sessions) = (HookRecords(store: store), SessionRecords(store))
+        (records, sessions, self.view) = (HookRecords(store: store), SessionRecords(store), view)
         hooks = HookCache()
         slots = Mutex(ServerSlots(countMax: configuration.sendingMax))
         reports = Mutex(RateLimiter(configuration.perMinute, per: .seconds(60), burst: configuration.perMinute))
@@ -155,12 +157,35 @@ package final class EventService: Service, Sendable {
     /// Delivers the events of hooks whose queues are at this node, until the node stops.
     package func run() async throws {
         await cancelWhenGracefulShutdown {
-            await withTaskGroup(of: Void.self) { group in
-                var count = 0
-                for await delivery in self.deliveries {
-                    if count >= Self.deliveringMax { await group.next() } else { count += 1 }
-                    group.addTask { await self.deliver(delivery) }
-                }
+            await withDiscardingTaskGroup { group in
+                group.addTask { await self.deliver() }
+                group.addTask { await self.findForgotten() }
+            }
+        }
+    }
+
+    private func deliver() async {
+        await withTaskGroup(of: Void.self) { group in
+            var count = 0
+            for await delivery in deliveries {
+                if count >= Self.deliveringMax { await group.next() } else { count += 1 }
+                group.addTask { await self.deliver(delivery) }
+            }
+        }
+    }
+
+    /// Wakes queues that have lost their state, and removes the events of deleted hooks: at the start of the node, and
+    /// then every ``lookInterval``.
+    private func findForgotten() async {
+        var pause = Duration.seconds(Double.random(in: 1...3))
+        while (try? await Task.sleep(for: pause)) != nil {
+            pause = Self.lookInterval
+            var last: (customer: String, hook: String)?
+            while !Task.isCancelled, let found = try? await records.hookWithEvents(after: last) {
+                last = found
+                guard view.isLocal(HookKind.address(found.hook, of: found.customer).shard) else { continue }
+                let message = HookFound.with { ($0.customer, $0.hook) = found }
+                _ = try? await queue(found.hook, of: found.customer).ask(message)
             }
         }
     }

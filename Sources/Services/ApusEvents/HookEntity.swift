@@ -30,6 +30,12 @@ extension HookLook: EntityMessage {
     static var interleaves: Bool { true }
 }
 
+extension HookFound: EntityMessage {
+    typealias Reply = HookFoundReply
+    static var method: UInt16 { 0x0164 }
+    static var isIdempotent: Bool { true }
+}
+
 /// The owner of a hook asks its own node to deliver.
 extension HookDeliver: NodeMessage {
     typealias Reply = HookDeliverTaken
@@ -64,6 +70,11 @@ struct HookKind {
             queue.ended(message, at: scope.wallMilliseconds)
             try advance(&queue, &scope)
             return HookDeliveredReply()
+        }
+        definition.on(HookFound.self) { queue, message, scope throws(ApusError) in
+            queue.found(message.customer, message.hook, at: scope.wallMilliseconds)
+            try advance(&queue, &scope)
+            return HookFoundReply()
         }
         definition.onReading(HookLook.self) { queue, _, _ in queue }
         definition.onReminder { queue, _, scope throws(ApusError) in try advance(&queue, &scope) }

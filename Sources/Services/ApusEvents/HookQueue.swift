@@ -30,11 +30,18 @@ extension HookQueue {
         return true
     }
 
+    /// Events wait in the records. A queue that has lost its state, with the deaths of its owner and its standby,
+    /// begins again.
+    package mutating func found(_ customer: String, _ hook: String, at now: Int64) {
+        guard dueMs == nil else { return }
+        (self.customer, self.hook, waiting, nextMs) = (customer, hook, max(waiting, 1), now)
+    }
+
     /// Whether a node is to deliver now. It then has `time` milliseconds.
     package mutating func begins(at now: Int64, for time: Int64) -> Bool {
-        // A node that has died does not report. A clock that went back does not stop the queue.
+        // A node that has died does not report. A clock that went back stops neither an attempt nor the next one.
         let isSending = sendingUntilMs > now && sendingUntilMs <= now + time
-        let isDue = nextMs > 0 && nextMs <= now
+        let isDue = nextMs > 0 && (nextMs <= now || nextMs > now + Self.retryDelayMax)
         guard !isSending, isDue || sendingUntilMs > 0 else { return false }
         (sendingUntilMs, nextMs, more) = (now + time, 0, false)
         return true

@@ -76,9 +76,21 @@ package struct HookRecords: Sendable {
         try await store.page(Self.events, prefix: Self.key(name, customer), limit: limit).records.map(\.body)
     }
 
-    /// Removes events. Those that cannot be removed are delivered again.
-    func erase(_ events: [HookStoredEvent]) async {
+    /// Removes events.
+    ///
+    /// - Throws: 10021 if they cannot be removed: they are then delivered again.
+    func erase(_ events: [HookStoredEvent]) async throws(ApusError) {
         let writes = events.map { Self.events.erase(Self.events.key(of: $0), fence: .none) }
-        _ = await store.commit(writes.map { RecordStep($0) })
+        for outcome in await store.commit(writes.map { RecordStep($0) }) { _ = try outcome.get() }
+    }
+
+    /// The first hook that has events, after another one; nil at the end.
+    func hookWithEvents(
+        after last: (customer: String, hook: String)?
+    ) async throws(ApusError) -> (customer: String, hook: String)? {
+        let end = last.map { Self.key($0.hook, $0.customer).end }
+        let token = end.map { RecordToken(value: $0, key: $0) }
+        return try await store.page(Self.events, after: token, limit: 1).records.first
+            .map { ($0.body.customer, $0.body.hook) }
     }
 }

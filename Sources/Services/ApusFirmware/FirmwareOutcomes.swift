@@ -7,9 +7,9 @@ import SwiftProtobuf
 // once, also if it repeats its report or a node dies in between.
 
 extension FirmwareRecords {
-    /// Notes the outcome of a device. The last one counts; a repetition has no effect.
+    /// Notes the outcome of a device. The last one of an activation counts; a repetition has no effect.
     ///
-    /// - Returns: whether something has changed.
+    /// - Returns: whether it was counted.
     /// - Throws: 8002 if there is no such version, or it is a draft that no device was offered; 10007 after too many
     ///   other writes.
     package func report(
@@ -21,6 +21,7 @@ extension FirmwareRecords {
             guard release.state != .draft else { throw ApusError(.targetUnknown, "no such version") }
             let new = FirmwareOutcome.with {
                 ($0.image, $0.device, $0.failed, $0.reason) = (release.image, device.rawValue, failed, reason)
+                $0.activation = release.activation
             }
             let found = try await store.record(Self.outcomes, Self.outcomes.key(of: new))
             guard found?.body != new else { return false }
@@ -28,17 +29,19 @@ extension FirmwareRecords {
                 Self.check(image),
                 try Self.outcomes.put(new, fence: .none, if: found.map { .version($0.version) } ?? .absent),
             ]
-            if found?.body.failed != failed {
+            // An outcome of an earlier activation stays counted, and is no outcome of this one.
+            let earlier = found?.body.activation == release.activation ? found?.body.failed : nil
+            if earlier != failed {
                 let part = Self.tallyPart(of: device.rawValue)
                 let tally = try await store.record(Self.tallies, Self.tallyKey(release.image, part))
                 var counted = tally?.body ?? .with { ($0.image, $0.part) = (release.image, part) }
-                counted.move(from: found?.body.failed, to: failed)
+                counted.move(from: earlier, to: failed)
                 writes.append(
                     try Self.tallies.put(counted, fence: .none, if: tally.map { .version($0.version) } ?? .absent))
             }
             do throws(ApusError) {
                 try await store.commit(RecordStep(writes))
-                return true
+                return earlier != failed
             } catch {
                 guard error.code == .versionConflict else { throw error }
             }

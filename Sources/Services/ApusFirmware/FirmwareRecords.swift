@@ -13,7 +13,7 @@ import SwiftProtobuf
 /// 10021, as ``RecordStore`` does.
 package struct FirmwareRecords: Sendable {
     static let products = RecordCollection<FirmwareProduct>(
-        "firmware-products", layout: 1, key: { OrderedKey(.text($0.customer), .text($0.product)) })
+        "firmware-products", layout: 1, key: { OrderedKey(.text($0.customer), .text($0.product)) }, usesReserve: true)
     /// With an index of those that are being removed.
     static let images = RecordCollection<FirmwareImage>(
         "firmware-images", layout: 1, key: { key($0.number) },

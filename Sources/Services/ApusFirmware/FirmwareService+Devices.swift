@@ -52,7 +52,7 @@ extension FirmwareService {
         let states = try await things.states(
             [FirmwareLeaf.product, FirmwareLeaf.firmware, FirmwareLeaf.language], of: subject.device,
             timeout: try call.timeLeft())
-        guard let name = states[FirmwareLeaf.product], FirmwareManifest.isProduct(name) else {
+        guard let name = states[FirmwareLeaf.product], ProductID(rawValue: name) != nil else {
             throw ApusError(.propertyUnknown, "the device has not reported its product (ProReadonly._product)")
         }
         guard let current = asked ?? states[FirmwareLeaf.firmware].flatMap({ FirmwareVersion($0) }) else {
@@ -132,7 +132,7 @@ extension FirmwareService {
         if isFailed,
             try await records.stopIfFailing(version, product, of: subject.customer, configuration)
         {
-            stopped.increment()
+            noteStopped(version, product, of: subject.customer)
         }
         return ClientReportFirmwareResponse()
     }
@@ -164,7 +164,7 @@ extension FirmwareService {
         let subject = try await subject(text, call)
         let states = try await things.states(
             [FirmwareLeaf.product], of: subject.device, timeout: try call.timeLeft())
-        guard let name = states[FirmwareLeaf.product], FirmwareManifest.isProduct(name) else {
+        guard let name = states[FirmwareLeaf.product], ProductID(rawValue: name) != nil else {
             throw ApusError(.propertyUnknown, "the device has not reported its product (ProReadonly._product)")
         }
         return (subject, name)

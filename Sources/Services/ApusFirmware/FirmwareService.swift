@@ -6,6 +6,7 @@ package import ApusSessions
 package import ApusStorage
 package import ApusThings
 import CoreMetrics
+import Logging
 import ServiceLifecycle
 import SwiftProtobuf
 import Synchronization
@@ -27,6 +28,9 @@ package final class FirmwareService: Service, Sendable {
     let sealing = Mutex<[String]>([])
     private let wake: AsyncStream<Void>
     private let wakeFeed: AsyncStream<Void>.Continuation
+    /// This node has deleted images, and does not wait for the node whose turn it is.
+    private let sweepsAll = Mutex(false)
+    private let limited: LogLimiter
 
     let readBytes = Counter(label: "apus_firmware_read_bytes_total")
     let uploadedBytes = Counter(label: "apus_firmware_uploaded_bytes_total")
@@ -37,8 +41,9 @@ package final class FirmwareService: Service, Sendable {
 
     package init(
         _ configuration: FirmwareConfiguration, _ view: ClusterView, records: any RecordStore,
-        sessions: SessionService, things: ThingService
+        sessions: SessionService, things: ThingService, limited: LogLimiter
     ) {
+        self.limited = limited
         (self.configuration, self.view, self.records) = (configuration, view, FirmwareRecords(records))
         (sessionRecords, self.sessions, self.things) = (SessionRecords(records), sessions, things)
         (wake, wakeFeed) = AsyncStream.makeStream(bufferingPolicy: .bufferingNewest(1))
@@ -61,7 +66,7 @@ package final class FirmwareService: Service, Sendable {
     }
 
     static func product(_ name: String) throws(ApusError) -> String {
-        guard FirmwareManifest.isProduct(name) else {
+        guard ProductID(rawValue: name) != nil else {
             throw ApusError(.badParameter, "the product must be 1 to 63 letters, digits, '-', '_' or '.'")
         }
         return name
@@ -102,12 +107,29 @@ package final class FirmwareService: Service, Sendable {
         }
     }
 
-    func sweepSoon() { wakeFeed.yield() }
+    func sweepSoon() {
+        sweepsAll.withLock { $0 = true }
+        wakeFeed.yield()
+    }
+
+    /// Says that a roll-out has stopped by itself.
+    func noteStopped(_ version: FirmwareVersion, _ product: String, of customer: String) {
+        stopped.increment()
+        limited.log(
+            .warning, "A roll-out was stopped because too many devices have failed",
+            metadata: [
+                "apus.customer": "\(customer)", "apus.product": "\(product)", "apus.version": "\(version)",
+            ])
+    }
 
     /// Removes what is left of deleted images.
     private func sweep() async throws(ApusError) {
+        let all = sweepsAll.withLock { flag in
+            defer { flag = false }
+            return flag
+        }
         try await records.sweep(configuration) { [view] image in
-            view.isLocal(ShardID(key: "firmware/\(image.product)"))
+            all || view.isLocal(ShardID(key: "firmware/\(image.product)"))
         }
     }
 }

@@ -19,7 +19,7 @@ package struct FirmwareCheck: Sendable {
         guard key.count == 32, (try? Curve25519.Signing.PublicKey(rawRepresentation: key)) != nil else {
             throw ApusError(.badParameter, "the key of the firmware is not an Ed25519 public key of 32 bytes")
         }
-        guard FirmwareManifest.isProduct(product) else {
+        guard ProductID(rawValue: product) != nil else {
             throw ApusError(.badParameter, "the product must be 1 to 63 letters, digits, '-', '_' or '.'")
         }
         (self.key, self.product, self.sizeMax) = (key, product, sizeMax)

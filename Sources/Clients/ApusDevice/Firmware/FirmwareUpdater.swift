@@ -122,7 +122,16 @@ public final class FirmwareUpdater: Sendable {
         let offer = try await session.untilAnswered { [session] () throws(ApusError) in
             try await session.ask(ClientQueryFirmwareRequest.with { $0.currentVersion = current.description })
         }
-        guard !offer.version.isEmpty else { return nil }
+        guard !offer.version.isEmpty else {
+            // What was begun is not offered any more.
+            if let state = files.state(), state.attempts < Self.attemptsMax,
+                let manifest = try? FirmwareManifest(text: state.manifest)
+            {
+                var progress = FirmwareProgress(version: manifest.version)
+                try await withdraw(manifest.version, &progress)
+            }
+            return nil
+        }
         let version = try FirmwareVersion(checking: offer.version, "the offered version")
         var state = files.state().flatMap { $0.manifest == offer.manifest ? $0 : nil }
         guard state?.attempts ?? 0 < Self.attemptsMax else { return nil }
@@ -157,12 +166,20 @@ public final class FirmwareUpdater: Sendable {
     private func failed(
         _ version: FirmwareVersion, _ manifest: String, _ progress: inout FirmwareProgress, _ error: ApusError
     ) async throws(ApusError) {
-        guard error.code != .cancelled, error.code != .targetUnknown else { return }
+        guard error.code != .cancelled else { return }
+        guard error.code != .targetUnknown else { return try await withdraw(version, &progress) }
         var state = files.state().flatMap { $0.manifest == manifest ? $0 : nil } ?? .init(manifest: manifest)
         (state.isInstalling, state.attempts) = (false, state.attempts + 1)
         // A full disk keeps the device from counting, not from reporting.
         try? files.save(state)
         try await ended(version, &progress, error)
+    }
+
+    /// Removes what was loaded of a version that is not offered any more, and says so.
+    private func withdraw(_ version: FirmwareVersion, _ progress: inout FirmwareProgress) async throws(ApusError) {
+        files.removePart()
+        try files.save(nil)
+        await show(&progress, .failed, 0)
     }
 
     // MARK: - The image

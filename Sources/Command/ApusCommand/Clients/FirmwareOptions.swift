@@ -43,9 +43,10 @@ struct FirmwareOptions: ParsableArguments {
             directory: firmwareDirectory, interval: .seconds(firmwareInterval), log: log
         ) { path, version throws(ApusError) in
             do {
-                let image = "\(firmwareDirectory)/installed.bin"
-                try? FileManager.default.removeItem(atPath: image)
-                try FileManager.default.copyItem(atPath: path, toPath: image)
+                let (image, next) = ("\(firmwareDirectory)/installed.bin", "\(firmwareDirectory)/next.bin")
+                try? FileManager.default.removeItem(atPath: next)
+                try FileManager.default.copyItem(atPath: path, toPath: next)
+                guard rename(next, image) == 0 else { throw CocoaError(.fileWriteUnknown) }
                 try Data("\(version)\n".utf8).write(to: URL(fileURLWithPath: installed), options: .atomic)
             } catch {
                 throw ApusError(.storageFailed, "the firmware cannot be written: \(error.localizedDescription)")

@@ -27,7 +27,7 @@ public struct FirmwareManifest: Sendable, Hashable {
     public init(
         product: String, version: FirmwareVersion, size: UInt64, sha256: String, from: FirmwareVersion?
     ) throws(ApusError) {
-        guard Self.isProduct(product) else {
+        guard ProductID(rawValue: product) != nil else {
             throw ApusError(.badParameter, "the product must be 1 to 63 letters, digits, '-', '_' or '.'")
         }
         guard (1...Self.sizeMax).contains(size) else {
@@ -60,9 +60,6 @@ public struct FirmwareManifest: Sendable, Hashable {
         ]
         return "{\(fields.joined(separator: ","))}"
     }
-
-    /// True for a name of a product: 1 to 63 letters, digits, `-`, `_` or `.`.
-    public static func isProduct(_ text: String) -> Bool { AccessID(rawValue: text) != nil }
 
     private static func isHexadecimal(_ byte: UInt8) -> Bool {
         switch byte {

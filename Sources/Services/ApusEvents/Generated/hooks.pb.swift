@@ -52,6 +52,12 @@ package nonisolated struct HookStored: Sendable {
 
   package var changedMs: Int64 = 0
 
+  /// Events from before are not for this hook.
+  package var createdMs: Int64 = 0
+
+  /// An operator has set the URL, which may then have any host.
+  package var byOperator: Bool = false
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -184,6 +190,31 @@ package nonisolated struct HookLook: Sendable {
   package init() {}
 }
 
+/// 0x0164: events wait in the records, though the queue may not know of them.
+package nonisolated struct HookFound: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var customer: String = String()
+
+  package var hook: String = String()
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+package nonisolated struct HookFoundReply: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
 /// 0x004b, to a node: deliver the events of a hook.
 package nonisolated struct HookDeliver: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
@@ -218,7 +249,7 @@ fileprivate nonisolated let _protobuf_package = "apus.hooks.v1"
 
 nonisolated extension HookStored: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Stored"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}customer\0\u{1}hook\0\u{1}url\0\u{1}events\0\u{1}messages\0\u{1}secret\0\u{3}former_secret\0\u{3}former_until_s\0\u{3}changed_ms\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}customer\0\u{1}hook\0\u{1}url\0\u{1}events\0\u{1}messages\0\u{1}secret\0\u{3}former_secret\0\u{3}former_until_s\0\u{3}changed_ms\0\u{3}created_ms\0\u{3}by_operator\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -235,6 +266,8 @@ nonisolated extension HookStored: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       case 7: try { try decoder.decodeSingularBytesField(value: &self.formerSecret) }()
       case 8: try { try decoder.decodeSingularInt64Field(value: &self.formerUntilS) }()
       case 9: try { try decoder.decodeSingularInt64Field(value: &self.changedMs) }()
+      case 10: try { try decoder.decodeSingularInt64Field(value: &self.createdMs) }()
+      case 11: try { try decoder.decodeSingularBoolField(value: &self.byOperator) }()
       default: break
       }
     }
@@ -268,6 +301,12 @@ nonisolated extension HookStored: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if self.changedMs != 0 {
       try visitor.visitSingularInt64Field(value: self.changedMs, fieldNumber: 9)
     }
+    if self.createdMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.createdMs, fieldNumber: 10)
+    }
+    if self.byOperator != false {
+      try visitor.visitSingularBoolField(value: self.byOperator, fieldNumber: 11)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -281,6 +320,8 @@ nonisolated extension HookStored: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if lhs.formerSecret != rhs.formerSecret {return false}
     if lhs.formerUntilS != rhs.formerUntilS {return false}
     if lhs.changedMs != rhs.changedMs {return false}
+    if lhs.createdMs != rhs.createdMs {return false}
+    if lhs.byOperator != rhs.byOperator {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -549,6 +590,60 @@ nonisolated extension HookLook: SwiftProtobuf.Message, SwiftProtobuf._MessageImp
   }
 
   package static func ==(lhs: HookLook, rhs: HookLook) -> Bool {
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension HookFound: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Found"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}customer\0\u{1}hook\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.customer) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.hook) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.customer.isEmpty {
+      try visitor.visitSingularStringField(value: self.customer, fieldNumber: 1)
+    }
+    if !self.hook.isEmpty {
+      try visitor.visitSingularStringField(value: self.hook, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: HookFound, rhs: HookFound) -> Bool {
+    if lhs.customer != rhs.customer {return false}
+    if lhs.hook != rhs.hook {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension HookFoundReply: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".FoundReply"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap()
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    // Load everything into unknown fields
+    while try decoder.nextFieldNumber() != nil {}
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: HookFoundReply, rhs: HookFoundReply) -> Bool {
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -164,6 +164,9 @@ package nonisolated struct FirmwareRelease: Sendable {
 
   package var failedBefore: UInt64 = 0
 
+  /// its revision when it was activated last
+  package var activation: UInt64 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -311,6 +314,9 @@ package nonisolated struct FirmwareOutcome: Sendable {
 
   package var reason: String = String()
 
+  /// that of the release, when it was reported
+  package var activation: UInt64 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -368,7 +374,7 @@ nonisolated extension FirmwareImageState: SwiftProtobuf._ProtoNameProviding {
 
 nonisolated extension FirmwareRelease: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Release"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}version\0\u{1}image\0\u{1}from\0\u{1}size\0\u{1}sealed\0\u{1}revision\0\u{1}state\0\u{1}percentage\0\u{1}groups\0\u{3}stop_failures\0\u{3}stop_failure_percent\0\u{3}installed_before\0\u{3}failed_before\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}version\0\u{1}image\0\u{1}from\0\u{1}size\0\u{1}sealed\0\u{1}revision\0\u{1}state\0\u{1}percentage\0\u{1}groups\0\u{3}stop_failures\0\u{3}stop_failure_percent\0\u{3}installed_before\0\u{3}failed_before\0\u{1}activation\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -389,6 +395,7 @@ nonisolated extension FirmwareRelease: SwiftProtobuf.Message, SwiftProtobuf._Mes
       case 11: try { try decoder.decodeSingularUInt32Field(value: &self.stopFailurePercent) }()
       case 12: try { try decoder.decodeSingularUInt64Field(value: &self.installedBefore) }()
       case 13: try { try decoder.decodeSingularUInt64Field(value: &self.failedBefore) }()
+      case 14: try { try decoder.decodeSingularUInt64Field(value: &self.activation) }()
       default: break
       }
     }
@@ -434,6 +441,9 @@ nonisolated extension FirmwareRelease: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if self.failedBefore != 0 {
       try visitor.visitSingularUInt64Field(value: self.failedBefore, fieldNumber: 13)
     }
+    if self.activation != 0 {
+      try visitor.visitSingularUInt64Field(value: self.activation, fieldNumber: 14)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -451,6 +461,7 @@ nonisolated extension FirmwareRelease: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if lhs.stopFailurePercent != rhs.stopFailurePercent {return false}
     if lhs.installedBefore != rhs.installedBefore {return false}
     if lhs.failedBefore != rhs.failedBefore {return false}
+    if lhs.activation != rhs.activation {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -748,7 +759,7 @@ nonisolated extension FirmwareGroupPart: SwiftProtobuf.Message, SwiftProtobuf._M
 
 nonisolated extension FirmwareOutcome: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Outcome"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}image\0\u{1}device\0\u{1}failed\0\u{1}reason\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}image\0\u{1}device\0\u{1}failed\0\u{1}reason\0\u{1}activation\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -760,6 +771,7 @@ nonisolated extension FirmwareOutcome: SwiftProtobuf.Message, SwiftProtobuf._Mes
       case 2: try { try decoder.decodeSingularStringField(value: &self.device) }()
       case 3: try { try decoder.decodeSingularBoolField(value: &self.failed) }()
       case 4: try { try decoder.decodeSingularStringField(value: &self.reason) }()
+      case 5: try { try decoder.decodeSingularUInt64Field(value: &self.activation) }()
       default: break
       }
     }
@@ -778,6 +790,9 @@ nonisolated extension FirmwareOutcome: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if !self.reason.isEmpty {
       try visitor.visitSingularStringField(value: self.reason, fieldNumber: 4)
     }
+    if self.activation != 0 {
+      try visitor.visitSingularUInt64Field(value: self.activation, fieldNumber: 5)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -786,6 +801,7 @@ nonisolated extension FirmwareOutcome: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if lhs.device != rhs.device {return false}
     if lhs.failed != rhs.failed {return false}
     if lhs.reason != rhs.reason {return false}
+    if lhs.activation != rhs.activation {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

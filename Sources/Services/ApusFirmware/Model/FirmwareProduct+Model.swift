@@ -85,7 +85,8 @@ extension FirmwareProduct {
         guard ifRevision == 0 || ifRevision == release.revision else {
             throw ApusError(.versionConflict, "the version has revision \(release.revision)")
         }
-        for group in rule.groups where !groups.contains(where: { $0.name == group }) {
+        // A version can be stopped whatever has become of its groups.
+        for group in rule.groups where rule.state == .active && !groups.contains(where: { $0.name == group }) {
             throw ApusError(.targetUnknown, "a group is not known")
         }
         switch rule.state {
@@ -98,6 +99,7 @@ extension FirmwareProduct {
         }
         if rule.state == .active, release.state == .draft || release.state == .stopped {
             (release.installedBefore, release.failedBefore) = (tally.installed, tally.failed)
+            release.activation = release.revision + 1
         }
         (release.state, release.percentage, release.groups) = (rule.state, rule.percentage, rule.groups)
         (release.stopFailures, release.stopFailurePercent) = (rule.stopFailures, rule.stopFailurePercent)
