@@ -15,6 +15,7 @@ struct HookQueueTests {
 
         func begins(at now: Int64) -> Bool { state.begins(at: now, for: 12_000) }
         func ended(_ report: HookDelivered, at now: Int64) { state.ended(report, at: now) }
+        func found(at now: Int64) { state.found("acme", "alarms", at: now) }
     }
 
     @Test("An event is delivered at once, and those that come meanwhile after it")
@@ -70,6 +71,17 @@ struct HookQueueTests {
         #expect(!queue.begins(at: 111_999))
         #expect(queue.begins(at: 112_000))
         #expect(queue.begins(at: 50_000), "the end lies further ahead than any attempt may take")
+    }
+
+    @Test("A queue that has lost its state begins when events are found, and one that works goes on as it was")
+    func forgotten() {
+        let queue = TestedQueue()
+        queue.found(at: 1000)
+        #expect(queue.state.waiting == 1 && queue.begins(at: 1000))
+        queue.ended(.with { $0.failure = "21005" }, at: 1000)
+        queue.found(at: 1001)
+        #expect(queue.state.dueMs == 1500, "the wait after a failure stays")
+        #expect(queue.begins(at: -100_000), "a time far ahead is one of a wrong clock")
     }
 
     @Test("More events than the bound are refused, counted, and harm nothing")
