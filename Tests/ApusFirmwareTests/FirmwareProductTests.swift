@@ -77,6 +77,14 @@ struct FirmwareProductTests {
         try rollOut(.active, FirmwareCount(installed: 0, failed: 2))
         #expect(product.releases[0].failedBefore == 1)
         #expect(isStopped(FirmwareCount(installed: 0, failed: 2)))
+
+        // It can be stopped although a group of its rule was deleted.
+        try product.setGroup("beta", count: 1)
+        try rollOut(.active, groups: ["beta"], none)
+        try product.setGroup("beta", count: nil)
+        try rollOut(.stopped, groups: ["beta"], none)
+        #expect(product.releases[0].state == .stopped)
+        fails(.targetUnknown) { try rollOut(.active, groups: ["beta"], none) }
     }
 
     @Test("At most 32 groups of at most 1,000 devices (IV-E1)")

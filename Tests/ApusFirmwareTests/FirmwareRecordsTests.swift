@@ -293,6 +293,30 @@ struct FirmwareRecordsTests {
         #expect(try await release("1.5.0").state == .stopped)
     }
 
+    @Test("A version that is active again is stopped by as many failures, of the same devices or others (IV-E1)")
+    func activations() async throws {
+        try await create("1.5.0", url: "https://cdn.example.org/1.5.0")
+        let version = try Self.version("1.5.0")
+        let rule = FirmwareRule(state: .active, stopFailures: 2)
+        func report(_ failed: Bool, _ device: Int) async throws -> Bool {
+            let isCounted = try await records.report(
+                failed, reason: "\(device)", by: DeviceID(unchecked: "cam-\(device)"), version, "bell", of: "acme")
+            #expect(isCounted, "the outcome of cam-\(device) is one of this activation")
+            return try await records.stopIfFailing(version, "bell", of: "acme", bounds)
+        }
+        // The same devices fail twice, then they install it, and others fail.
+        for (outcomes, first) in [([true, true], 0), ([true, true], 0), ([false, false, true, true], 0)] {
+            try await records.rollOut(version, rule, ifRevision: 0, "bell", of: "acme", bounds)
+            var stops: [Bool] = []
+            for (index, failed) in outcomes.enumerated() { stops.append(try await report(failed, first + index)) }
+            #expect(stops == [Bool](repeating: false, count: outcomes.count - 1) + [true])
+        }
+        // Another reason is no other outcome.
+        let again = try await records.report(
+            true, reason: "other", by: DeviceID(unchecked: "cam-3"), version, "bell", of: "acme")
+        #expect(!again)
+    }
+
     @Test("Groups are set, added to and deleted as a whole, and a device is in those that name it (IV-E1)")
     func groups() async throws {
         let devices = (0..<1000).map { DeviceID(unchecked: "cam-\($0)") }

@@ -146,6 +146,9 @@ struct CallMediaTests {
         #expect(guestSide.received.count == count, "frames have arrived after the right was lost")
         let ends = try await guestSide.ends(within: .seconds(10))
         #expect(ends.publisher?.code == .illegalRelation && ends.player?.code == .illegalRelation, "\(ends)")
+        // The call has ended for that reason, also for media that are opened later.
+        let late = try await CallSide(guest.session, call: call, name: "late").ends(within: .seconds(5))
+        #expect(late.publisher?.code == .illegalRelation && late.player?.code == .illegalRelation, "\(late)")
         // The device is free again for its owner.
         #expect(try await bell.end(call)?.code == .mediaDisconnected)
         try await owner.session.hangUpCall(try await owner.ring(bell))

@@ -203,6 +203,32 @@ struct FirmwareTests {
         #expect(try await app.queryNewFirmware(of: cam) == nil)
     }
 
+    @Test("A device drops a version that is stopped while it loads it, and says so (IV-E1)")
+    func withdrawal() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 30_580)
+        defer { cluster.down() }
+        let acme = try Customer(cluster, "acme", devices: ["cam"])
+        try acme.add("1.5.0", [UInt8](repeating: 7, count: 1 << 20))
+        try acme.rollOut("1.5.0")
+        let directory = Self.directory()
+        defer { try? FileManager.default.removeItem(atPath: directory) }
+        let device = try await acme.device("cam", node: 2)
+        defer { device.close() }
+        let updater = try Self.updater(device, directory: directory, rateMax: 256 << 10) { _, _ in }
+        let updating = Task { try await updater.update() }
+        try await fileUntil("\(directory)/firmware.part", has: 128 << 10)
+        try acme.ask("POST", "\(acme.path("1.5.0"))/roll-out", #"{"state":"ROLL_OUT_STATE_STOPPED"}"#)
+        await #expect(throws: ApusError(.targetUnknown)) { try await updating.value }
+        #expect(Self.size("\(directory)/firmware.part") == 0)
+        let app = try cluster.session(node: 3, token: try acme.userToken())
+        defer { app.close() }
+        let state = try await eventually { () throws(ApusError) in
+            try await app.readProperty(of: DeviceID(unchecked: "cam"), path: "ProReadonly._update.stVal.state").json
+        }
+        #expect(state == #""failed""#)
+        #expect(try acme.ask("GET", acme.path("1.5.0"))["failed"] == nil, "it is no failure of the version")
+    }
+
     @Test("A wrong signature is refused and reported, and a roll-out stops by itself after failures (IV-E1)")
     func failures() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 30_460)

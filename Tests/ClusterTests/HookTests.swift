@@ -167,6 +167,40 @@ struct HookTests {
         try await receiver.stop()
     }
 
+    @Test("Events outlive the death of all nodes without another one, and a withdrawn host receives none (IV-D10)")
+    func allNodesDie() async throws {
+        let isAway = Mutex(true)
+        let receiver = try await HTTPReceiver.start { _, _ in isAway.withLock(\.self) ? 503 : 200 }
+        let place = try Place(basePort: 32_660)
+        defer { place.close() }
+        try place.api.ask(
+            "POST", "/v1/customers/acme/hooks/alarms", place.key,
+            #"{"url":"http://127.0.0.1:\#(receiver.port)/","events":["alarm"]}"#, node: 2)
+        let names = (0..<40).map { "e\($0)" }
+        for name in names {
+            try await eventually { () throws(ApusError) in try await place.device.reportEvent(name) }
+        }
+        /// Kills all nodes, and starts them again.
+        func restart(_ environment: [String: String]) throws {
+            for node in 1...3 { #expect(try place.cluster.run("cluster", "kill", "\(node)").status == 0) }
+            let up = try Cluster.run(["cluster", "up", "--dir", place.cluster.directory], environment: environment)
+            #expect(up.status == 0, "\(up.all)")
+        }
+        try restart([:])
+        isAway.withLock { $0 = false }
+        let count = receiver.requests.count
+        try await eventually("the operators see that the host is not allowed any more") {
+            let list = try place.api.ask("GET", "/v1/customers/acme/hooks", place.key)
+            return "\(list)".contains("hooks.hosts")
+        }
+        #expect(receiver.requests.count == count)
+        try restart(Self.hosts)
+        try await eventually("all events arrive, and none is reported") {
+            Set(names).isSubset(of: Self.events(receiver.requests).compactMap { $0["name"] as? String })
+        }
+        try await receiver.stop()
+    }
+
     @Test("Raw data reaches a server and its answer the app, and each failure has its number (IV-D12)")
     func messages() async throws {
         let receiver = try await HTTPReceiver.start(reply: { request in

@@ -20,40 +20,14 @@ struct ProductTests {
         """
     }
 
-    /// REST requests to any node, with any token.
-    private struct API {
-        let cluster: Cluster
-
-        /// The answer, which must have the status; nil: any.
-        @discardableResult
-        func ask(
-            _ method: String, _ path: String, _ token: String, _ fields: [String: String]? = nil, node: Int = 1,
-            id: String? = nil, status: Int? = 200
-        ) throws -> [String: Any] {
-            let body = try fields.map { String(decoding: try JSONEncoder().encode($0), as: UTF8.self) }
-            let connection = try #require(PlainHTTP(port: cluster.httpPort(node)))
-            let answer = try #require(connection.exchange(method, path, token: token, id: id, body: body))
-            if let status { #expect(answer.status == status, "\(method) \(path): \(answer.status) \(answer.body)") }
-            return (try? JSONSerialization.jsonObject(with: Data(answer.body.utf8)) as? [String: Any]) ?? [:]
-        }
-
-        /// Expects a refusal with this number, and these words.
-        func fails(
-            _ code: ErrorCode, _ method: String, _ path: String, _ token: String, _ fields: [String: String]? = nil,
-            node: Int = 1, saying words: String = ""
-        ) throws {
-            let answer = try ask(method, path, token, fields, node: node, status: nil)
-            let detail = answer["detail"] as? String ?? ""
-            #expect(
-                answer["code"] as? Int == Int(code.number) && (words.isEmpty || detail.contains(words)),
-                "\(method) \(path): \(answer)")
-        }
+    private static func json(_ fields: [String: String]) throws -> String {
+        String(decoding: try JSONEncoder().encode(fields), as: UTF8.self)
     }
 
     /// A customer `acme` with the device `cam`, its user's app, and a customer `other`.
     private struct World {
         let cluster: Cluster
-        let api: API
+        let api: CustomerAPI
         let admin: String
         let key: String
         let otherKey: String
@@ -63,23 +37,24 @@ struct ProductTests {
 
         init(_ cluster: Cluster) throws {
             self.cluster = cluster
-            api = API(cluster: cluster)
+            api = CustomerAPI(cluster: cluster)
             admin = try cluster.token("--role", "admin")
             var keys: [String] = []
             for customer in ["acme", "other"] {
-                try api.ask("POST", "/v1/customers", admin, ["customer": customer])
-                let answer = try api.ask("POST", "/v1/customers/\(customer)/keys", admin, [:])
+                try api.ask("POST", "/v1/customers", admin, ProductTests.json(["customer": customer]))
+                let answer = try api.ask("POST", "/v1/customers/\(customer)/keys", admin, "{}")
                 keys.append(try #require(answer["key"] as? String))
             }
             (key, otherKey) = (keys[0], keys[1])
             let user = try #require(
-                try api.ask("POST", "/v1/customers/acme/users", key, ["externalId": "anna"])["user"] as? String)
-            try api.ask("POST", "/v1/devices/cam/customer", admin, ["customer": "acme"])
-            try api.ask("POST", "/v1/devices/cam/binding", key, ["account": user])
-            let deviceToken = try api.ask("POST", "/v1/devices/cam/tokens", key, [:])["token"] as? String
+                try api.ask("POST", "/v1/customers/acme/users", key, ProductTests.json(["externalId": "anna"]))["user"]
+                    as? String)
+            try api.ask("POST", "/v1/devices/cam/customer", admin, ProductTests.json(["customer": "acme"]))
+            try api.ask("POST", "/v1/devices/cam/binding", key, ProductTests.json(["account": user]))
+            let deviceToken = try api.ask("POST", "/v1/devices/cam/tokens", key, "{}")["token"] as? String
             device = try cluster.session(node: 2, token: try #require(deviceToken), role: .device)
             appToken = try #require(
-                try api.ask("POST", "/v1/users/\(user)/tokens", key, [:])["token"] as? String)
+                try api.ask("POST", "/v1/users/\(user)/tokens", key, "{}")["token"] as? String)
             app = try cluster.session(node: 3, token: appToken)
         }
 
@@ -91,7 +66,7 @@ struct ProductTests {
         func put(_ product: String, of customer: String = "acme", _ schema: String, node: Int = 1) throws {
             try api.ask(
                 "PUT", "/v1/customers/\(customer)/products/\(product)", customer == "acme" ? key : otherKey,
-                ["schema": schema], node: node)
+                ProductTests.json(["schema": schema]), node: node)
         }
 
         func report(_ path: String, _ json: String) async throws {
@@ -140,10 +115,10 @@ struct ProductTests {
 
         // Node 1 has seen nothing of the device yet, so it sends the request twice. It is still carried out once.
         let properties = "/v1/devices/cam/properties"
-        let write = ["path": Self.volume, "json": "4"]
+        let write = try ProductTests.json(["path": Self.volume, "json": "4"])
         let first = try api.ask("POST", properties, world.appToken, write, node: 1, id: "k1")
         try api.fails(
-            .jsonInvalid, "POST", properties, world.appToken, ["path": Self.volume, "json": "11"],
+            .jsonInvalid, "POST", properties, world.appToken, ProductTests.json(["path": Self.volume, "json": "11"]),
             saying: "maximum: 10")
         try await eventually { () throws(ApusError) in
             try await app.writeProperty(of: Self.cam, path: Self.volume, json: "5")
@@ -191,17 +166,19 @@ struct ProductTests {
             try await app.writeProperty(of: Self.cam, path: Self.volume, json: "15")
         }
         try api.fails(.notAllowed, "GET", path, world.otherKey)
-        try api.fails(.notAllowed, "PUT", path, world.otherKey, ["schema": "true"])
+        try api.fails(.notAllowed, "PUT", path, world.otherKey, ProductTests.json(["schema": "true"]))
         try api.fails(.notAllowed, "GET", "/v1/customers/-/products", world.key)
         try api.fails(.targetUnknown, "GET", "/v1/customers/nobody/products", world.admin)
         try api.fails(
-            .badParameter, "PUT", path, world.key, ["schema": #"{"properties":{"Action":{"pattern":"a"}}}"#],
+            .badParameter, "PUT", path, world.key,
+            ProductTests.json(["schema": #"{"properties":{"Action":{"pattern":"a"}}}"#]),
             saying: "/properties/Action/pattern")
         try api.fails(
-            .versionConflict, "PUT", path, world.key, ["schema": Self.schema(maximum: 20), "ifRevision": "7"],
+            .versionConflict, "PUT", path, world.key,
+            ProductTests.json(["schema": Self.schema(maximum: 20), "ifRevision": "7"]),
             saying: "revision 1")
         let put = try api.ask(
-            "PUT", path, world.key, ["schema": Self.schema(maximum: 20), "ifRevision": "1"], node: 2)
+            "PUT", path, world.key, ProductTests.json(["schema": Self.schema(maximum: 20), "ifRevision": "1"]), node: 2)
         #expect(put["revision"] as? String == "2")
         try await Task.sleep(for: .seconds(6))
         try await eventually { () throws(ApusError) in
@@ -210,7 +187,8 @@ struct ProductTests {
         for node in 1...3 {
             let json = "\(15 + node)"
             try api.ask(
-                "POST", "/v1/devices/cam/properties", world.appToken, ["path": Self.volume, "json": json], node: node)
+                "POST", "/v1/devices/cam/properties", world.appToken,
+                ProductTests.json(["path": Self.volume, "json": json]), node: node)
         }
         let got = try api.ask("GET", path, world.key, node: 3)
         #expect(got["schema"] as? String == Self.schema(maximum: 20) && got["revision"] as? String == "2")

@@ -142,7 +142,7 @@ private let configuration: HTTPConfiguration = {
 
 private let clients: HTTPClients = {
     var api = ClientAPI()
-    api.addSchemas(clientSchemas)
+    for schemas in [clientSchemas, serviceSchemas] { api.addSchemas(schemas) }
     api.on(ClientRelayCredentialsRequest.self) { _, _ throws(ApusError) in
         seen.givesCredentials()
         return ClientRelayCredentialsResponse()

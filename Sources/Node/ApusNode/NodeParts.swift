@@ -147,7 +147,7 @@ final class NodeParts: Sendable {
         _ carried: [any NodeService], _ node: NodeContext, _ signing: TokenSigning, _ tracer: SpanTracer?, log: Logger
     ) -> ClientServices {
         var api = ClientAPI()
-        api.addSchemas(clientSchemas)
+        for schemas in [clientSchemas, serviceSchemas] { api.addSchemas(schemas) }
         api.addTopicRequests(node.topics)
         api.addSessionRequests(requests.sessions, records: node.records)
         api.addShareRequests(requests.sessions, records: node.records)

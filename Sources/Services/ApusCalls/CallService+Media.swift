@@ -64,7 +64,13 @@ extension CallService: CallMedia {
         case .caller: side = .caller
         case .winner: side = .winner
         case .unspecified, .UNRECOGNIZED:
-            if parties.over { throw ApusError(.callUnknown) }
+            if parties.over {
+                // Who has lost the right learns that, also if the call has ended for it already.
+                guard parties.hasWinner, try await !mayCall(parties.caller, parties.winner) else {
+                    throw ApusError(.callUnknown)
+                }
+                throw ApusError(.illegalRelation)
+            }
             if parties.hasWinner { throw ApusError(.answeredByOthers) }
             throw ApusError(.callParametersInvalid, "nobody has accepted the call yet")
         }

@@ -3,6 +3,7 @@ package import ApusCore
 package import ApusSessions
 package import NIOCore
 package import ApusCluster
+package import CoreMetrics
 
 /// Who makes a request, and how: what its handler receives beside the message (D17).
 package struct ClientCall: Sendable {
@@ -43,6 +44,16 @@ package struct ClientCall: Sendable {
         return call
     }
 
+    /// The customer that a request names; nil for ``CustomerID/none``. A customer names only itself, an operator any.
+    ///
+    /// - Throws: 12004 for another customer, 21031 for a name that is none.
+    package func customer(named name: String) throws(ApusError) -> CustomerID? {
+        guard session.role == .admin || (session.role == .customer && name == session.account.rawValue) else {
+            throw ApusError(.notAllowed, "that is another customer")
+        }
+        return name == CustomerID.none ? nil : try CustomerID(checking: name, "the customer")
+    }
+
     /// The account that a request names, which only an operator may name another than its own. Throws 12004, 21031.
     package func account(named name: String) throws(ApusError) -> AccountID {
         guard !name.isEmpty, name != session.account.rawValue else { return session.account }
@@ -51,6 +62,28 @@ package struct ClientCall: Sendable {
             throw ApusError(.badParameter, "the account is not valid")
         }
         return account
+    }
+}
+
+extension SessionRecords {
+    /// - Throws: 8002 if there is no such customer.
+    package func check(_ customer: CustomerID?) async throws(ApusError) {
+        guard let customer, try await self.customer(customer) == nil else { return }
+        throw ApusError(.targetUnknown, "no such customer")
+    }
+}
+
+extension Counter {
+    /// Counts if the work is refused because of a bound (10007).
+    package func countingRefusals<Value>(
+        _ work: () async throws(ApusError) -> Value
+    ) async throws(ApusError) -> Value {
+        do throws(ApusError) {
+            return try await work()
+        } catch {
+            if error.code == .overloaded { increment() }
+            throw error
+        }
     }
 }
 

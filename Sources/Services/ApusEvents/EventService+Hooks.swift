@@ -43,18 +43,13 @@ extension EventService {
         }
     }
 
-    /// The customer that a request names. `-` is the cluster itself, which operators manage.
+    /// The customer that a request names; ``CustomerID/none`` is the cluster itself, which operators manage.
     ///
-    /// - Throws: 12004 for another customer, 8002 if there is none, 21031 for a name that is none.
+    /// - Throws: as ``ClientCall/customer(named:)``; 8002 for an unknown customer.
     private func customer(_ name: String, _ call: ClientCall) async throws(ApusError) -> String {
-        guard call.session.role == .admin || name == call.session.account.rawValue else {
-            throw ApusError(.notAllowed, "that is another customer")
-        }
-        guard name != Self.noCustomer else { return name }
-        guard try await sessions.customer(try CustomerID(checking: name, "the customer")) != nil else {
-            throw ApusError(.targetUnknown, "no such customer")
-        }
-        return name
+        let customer = try call.customer(named: name)
+        try await sessions.check(customer)
+        return customer?.rawValue ?? CustomerID.none
     }
 
     private static func name(_ text: String) throws(ApusError) -> String {
@@ -118,13 +113,19 @@ extension EventService {
         return labels.allSatisfy { AccessID(rawValue: String($0)) != nil }
     }
 
-    /// The operators may have withdrawn the host since the hook was set.
+    /// Sends a request to the endpoint.
     ///
-    /// - Throws: 12004.
-    private func checkHost(of hook: HookStored) throws(ApusError) {
+    /// - Throws: as ``ServerPoster/post(_:)``; 12004 if the operators have withdrawn the host since the hook was set.
+    private func post(
+        _ body: JSON, id: String, to hook: HookStored, _ timeout: Duration, answerByteCountMax: Int?
+    ) async throws(ApusError) -> [UInt8] {
         guard hook.byOperator || configuration.allows(host: URLComponents(string: hook.url)?.host ?? "") else {
             throw Self.hostNotAllowed
         }
+        return try await poster.post(
+            ServerPost(
+                id: id, url: hook.url, body: Array(body.text.utf8), secrets: hook.secrets(at: now / 1000),
+                timeout: timeout, answerByteCountMax: answerByteCountMax))
     }
 
     // MARK: - Events
@@ -179,16 +180,12 @@ extension EventService {
         let old = found.filter { hook == nil || $0.timeMs < oldest }
         let batch = found.filter { hook != nil && $0.timeMs >= oldest }
         if let hook, let first = batch.first, let last = batch.last {
-            try checkHost(of: hook)
             let body = JSON.object([
                 ("customer", .string(customer)), ("hook", .string(name)),
                 ("events", .array(batch.map { .raw(String(decoding: $0.json, as: UTF8.self)) })),
-            ]).text
+            ])
             let id = "\(first.timeMs)-\(first.number)-\(last.timeMs)-\(last.number)"
-            _ = try await poster.post(
-                ServerPost(
-                    id: id, url: hook.url, body: Array(body.utf8), secrets: hook.secrets(at: now / 1000),
-                    timeout: configuration.timeout, answerByteCountMax: nil))
+            _ = try await post(body, id: id, to: hook, configuration.timeout, answerByteCountMax: nil)
         }
         try await records.erase(found)
         delivered.increment(by: batch.count)
@@ -251,13 +248,10 @@ extension EventService {
             ("path", .string(message.path)), ("account", .string(message.account.rawValue)),
             ("access", .string(message.access.rawValue)), ("device", .string(message.device?.rawValue ?? "")),
             ("data", .string(Data(message.data).base64EncodedString())),
-        ]).text
+        ])
         do throws(ApusError) {
-            try checkHost(of: hook)
-            return try await poster.post(
-                ServerPost(
-                    id: id, url: hook.url, body: Array(body.utf8), secrets: hook.secrets(at: now / 1000),
-                    timeout: timeout, answerByteCountMax: EventConfiguration.dataByteCountMax))
+            return try await post(
+                body, id: id, to: hook, timeout, answerByteCountMax: EventConfiguration.dataByteCountMax)
         } catch {
             limited.log(
                 .warning, "A server did not take raw data",
@@ -272,16 +266,9 @@ extension EventService {
     package static func parts(of url: String) throws(ApusError) -> (name: String, path: String) {
         let parts = url.split(separator: "/", maxSplits: 1, omittingEmptySubsequences: false).map(String.init)
         let path = parts.count > 1 ? parts[1] : ""
-        let isPlain = path.utf8.allSatisfy { byte in
-            switch byte {
-            case UInt8(ascii: "a")...UInt8(ascii: "z"), UInt8(ascii: "A")...UInt8(ascii: "Z"),
-                UInt8(ascii: "0")...UInt8(ascii: "9"), UInt8(ascii: "-"), UInt8(ascii: "_"), UInt8(ascii: "."),
-                UInt8(ascii: "~"), UInt8(ascii: "/"):
-                true
-            default: false
-            }
-        }
-        guard let first = parts.first, AccessID(rawValue: first) != nil, isPlain, path.utf8.count <= 200 else {
+        guard let first = parts.first, AccessID(rawValue: first) != nil,
+            path.wholeMatch(of: /[A-Za-z0-9._~\/-]{0,200}/) != nil
+        else {
             throw ApusError(.badParameter, "the URL is NAME or NAME/PATH, with a path of plain characters")
         }
         return (first, path)
@@ -290,9 +277,9 @@ extension EventService {
     /// The integrator whose servers a client reaches.
     private func customer(of session: Session) async throws(ApusError) -> String {
         if let device = session.device {
-            return try await sessions.record(of: device)?.customer?.rawValue ?? Self.noCustomer
+            return try await sessions.record(of: device)?.customer?.rawValue ?? CustomerID.none
         }
-        return try await sessions.user(session.account)?.customer.rawValue ?? Self.noCustomer
+        return try await sessions.user(session.account)?.customer.rawValue ?? CustomerID.none
     }
 }
 

@@ -23,8 +23,6 @@ package final class EventService: Service, Sendable {
     package static let topicKind = "events"
     /// Events of an account that are kept for clients that were away, for a week.
     static let retention = TopicRetention(eventsMax: 64, byteCountMax: 48 << 10, idleTime: .seconds(7 * 86_400))
-    /// The customer of devices and users that have none.
-    static let noCustomer = CustomerID.none
 
     let configuration: EventConfiguration
     let records: HookRecords
@@ -53,6 +51,7 @@ package final class EventService: Service, Sendable {
 
     /// Deliveries that wait for a task. One more is left out: its queue asks again.
     private static let deliveriesMax = 4096
+    /// How often this node looks for events whose queues have lost their state.
     private static let lookInterval = Duration.seconds(15)
     /// Batches that this node delivers at once.
     private static let deliveringMax = 128
@@ -90,7 +89,7 @@ package final class EventService: Service, Sendable {
             let account = try AccountID(checking: request.account, "the account")
             let event = try ClientAccountEvent(
                 .system, name: request.name, json: request.json, device: nil, at: now)
-            let customer = try await sessions.user(account)?.customer.rawValue ?? Self.noCustomer
+            let customer = try await sessions.user(account)?.customer.rawValue ?? CustomerID.none
             try await publish(event, to: [account], owner: account, customer: customer, request: call.request)
             return ClientNotifyAccountResponse()
         }
@@ -133,7 +132,7 @@ package final class EventService: Service, Sendable {
         }
         try await publish(
             event, to: [owner] + record.shares.map(\.account), owner: owner,
-            customer: record.customer?.rawValue ?? Self.noCustomer, request: call.request)
+            customer: record.customer?.rawValue ?? CustomerID.none, request: call.request)
     }
 
     private func publish(
@@ -194,7 +193,7 @@ package final class EventService: Service, Sendable {
 extension EventService: RelationObserver {
     package func record(of device: DeviceID) async -> DeviceRecord? { try? await sessions.record(of: device) }
 
-    /// Tells the accounts. They learn nothing if this node dies before.
+    /// Notifies the accounts. If this node dies before, they are not notified.
     package func related(_ device: DeviceID, _ change: DeviceRelationChange, before: DeviceRecord?) async {
         let (name, other, json): (String, AccountID?, String) =
             switch change {
@@ -213,10 +212,10 @@ extension EventService: RelationObserver {
         do throws(ApusError) {
             let event = try ClientAccountEvent(.share, name: name, json: json, device: device, at: now)
             try await publish(
-                event, to: accounts, owner: owner, customer: before?.customer?.rawValue ?? Self.noCustomer)
+                event, to: accounts, owner: owner, customer: before?.customer?.rawValue ?? CustomerID.none)
         } catch {
             limited.log(
-                .warning, "Accounts were not told that a device's rights changed", metadata: Logger.facts(of: error))
+                .warning, "Accounts were not notified of a change of rights", metadata: Logger.facts(of: error))
         }
     }
 }
@@ -231,7 +230,7 @@ extension EventService: ThingObserver {
                 HookEvent(
                     kind: .property, name: change.path, device: device.rawValue,
                     account: record.account?.rawValue ?? "", data: change.json, timeMs: now),
-                customer: record.customer?.rawValue ?? Self.noCustomer)
+                customer: record.customer?.rawValue ?? CustomerID.none)
         } catch {
             limited.log(.warning, "A change of a model was not passed to hooks", metadata: Logger.facts(of: error))
         }

@@ -1,4 +1,5 @@
 import ApusCore
+import ApusThings
 import Synchronization
 
 /// Hooks as this node has read them. A change at another node is seen within ``life``.
@@ -8,12 +9,12 @@ final class HookCache: Sendable {
     private struct State {
         var isUsed = false
         var lookedAt: MonotonicTime?
-        var hooks: [String: (hooks: [HookStored], at: MonotonicTime)] = [:]
+        var hooks = RecentCache<String, (hooks: [HookStored], at: MonotonicTime)>(countMax: HookCache.countMax)
     }
 
     static let life = Duration.seconds(2)
     /// Customers that are remembered at once.
-    private static let countMax = 1024
+    fileprivate static let countMax = 1024
     private let state = Mutex(State())
 
     /// Whether the cluster has any hook.
@@ -31,10 +32,7 @@ final class HookCache: Sendable {
         let now = MonotonicTime.now()
         if let known = state.withLock({ $0.hooks[customer] }), now - known.at < Self.life { return known.hooks }
         let found = try await records.hooks(of: customer)
-        state.withLock { state in
-            if state.hooks.count >= Self.countMax { state.hooks = state.hooks.filter { now - $0.value.at < Self.life } }
-            if state.hooks.count < Self.countMax { state.hooks[customer] = (found, now) }
-        }
+        state.withLock { $0.hooks[customer] = (found, now) }
         return found
     }
 

@@ -38,7 +38,7 @@ package struct HookRecords: Sendable {
         _ name: String, of customer: String, countMax: Int,
         _ change: (inout HookStored) throws(ApusError) -> Void
     ) async throws(ApusError) -> HookStored {
-        for _ in 0..<Self.attemptsMax {
+        for attempt in 0..<Self.attemptsMax {
             let found = try await store.record(Self.hooks, Self.key(name, customer))
             // Two that are added at once may be one too many.
             if found == nil, try await hooks(of: customer).count >= countMax {
@@ -53,6 +53,7 @@ package struct HookRecords: Sendable {
             } catch {
                 guard error.code == .versionConflict else { throw error }
             }
+            await store.pause(after: attempt)
         }
         throw ApusError(.overloaded, "the hook is being changed by too many others; try again")
     }

@@ -95,7 +95,7 @@ extension FirmwareRecords {
             } catch {
                 guard error.code == .versionConflict else { throw error }
             }
-            await Self.pause(after: attempt)
+            await store.pause(after: attempt)
         }
         throw ApusError(.versionConflict, "the image is being changed by others")
     }

@@ -45,7 +45,7 @@ extension FirmwareRecords {
             } catch {
                 guard error.code == .versionConflict else { throw error }
             }
-            await Self.pause(after: attempt)
+            await store.pause(after: attempt)
         }
         throw ApusError(.overloaded, "too many devices report at once; try again")
     }

@@ -123,14 +123,9 @@ package struct FirmwareRecords: Sendable {
             } catch {
                 guard error.code == .versionConflict else { throw error }
             }
-            await Self.pause(after: attempt)
+            await store.pause(after: attempt)
         }
         throw ApusError(.overloaded, "the product is being changed by too many others; try again")
-    }
-
-    /// Lets others finish who change the same record: with each attempt for longer, and for a random time.
-    static func pause(after attempt: Int) async {
-        try? await Task.sleep(for: .milliseconds(Int.random(in: 1...min(64, 2 << min(attempt, 5)))))
     }
 
     /// Sets the rule of a version.

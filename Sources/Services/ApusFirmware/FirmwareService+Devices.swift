@@ -123,7 +123,7 @@ extension FirmwareService {
         }
         let (subject, product) = try await ownProduct(request.device, call)
         let isFailed = request.outcome == .failed
-        let isNew = try await counted { () async throws(ApusError) in
+        let isNew = try await refused.countingRefusals { () async throws(ApusError) in
             try await records.report(
                 isFailed, reason: request.reason, by: subject.device, version, product, of: subject.customer)
         }

@@ -81,8 +81,8 @@ extension FirmwareService {
             }
             var devices: [DeviceID] = []
             for text in request.devices { devices.append(try DeviceID(checking: text, "a device's id")) }
-            let count = try await counted { [devices] () async throws(ApusError) in
-                try await checkCustomer(customer)
+            let count = try await refused.countingRefusals { [devices] () async throws(ApusError) in
+                try await sessionRecords.check(CustomerID(rawValue: customer))
                 return try await records.setGroup(
                     group, to: devices, isAdded: request.add, product, of: customer, configuration)
             }
@@ -110,14 +110,6 @@ extension FirmwareService {
         try AccessID(checking: name, "the group").rawValue
     }
 
-    /// - Throws: 8002 if there is no such customer.
-    private func checkCustomer(_ name: String) async throws(ApusError) {
-        guard !name.isEmpty else { return }
-        guard try await sessionRecords.customer(CustomerID(unchecked: name)) != nil else {
-            throw ApusError(.targetUnknown, "no such customer")
-        }
-    }
-
     // MARK: - Images
 
     private func create(
@@ -137,8 +129,8 @@ extension FirmwareService {
             }
         }
         try FirmwareLanguage.check(descriptions)
-        try await counted { () async throws(ApusError) in
-            try await checkCustomer(customer)
+        try await refused.countingRefusals { () async throws(ApusError) in
+            try await sessionRecords.check(CustomerID(rawValue: customer))
             try await records.create(
                 manifest, signature: Array(request.signature), descriptions, url: request.url, of: customer,
                 configuration)
@@ -155,7 +147,7 @@ extension FirmwareService {
     private func seal(
         _ version: FirmwareVersion, _ product: String, of customer: String, _ call: ClientCall
     ) async throws(ApusError) {
-        try await counted { () async throws(ApusError) in
+        try await refused.countingRefusals { () async throws(ApusError) in
             let isFree = sealing.withLock { running in
                 guard running.count < FirmwareConfiguration.sealingMax, !running.contains(customer) else {
                     return false
@@ -192,6 +184,7 @@ extension FirmwareService {
         _ request: ClientListFirmwareRequest, _ call: ClientCall
     ) async throws(ApusError) -> ClientListFirmwareResponse {
         let customer = try customer(named: request.customer, call)
+        try await sessionRecords.check(CustomerID(rawValue: customer))
         let products: [FirmwareProduct]
         let limit = Int(min(request.pageSize == 0 ? 20 : request.pageSize, 100))
         if request.product.isEmpty {

@@ -37,7 +37,7 @@ package final class FirmwareService: Service, Sendable {
     let installed = Counter(label: "apus_firmware_outcomes_total", dimensions: [("outcome", "installed")])
     let failed = Counter(label: "apus_firmware_outcomes_total", dimensions: [("outcome", "failed")])
     let stopped = Counter(label: "apus_firmware_stopped_total")
-    private let refused = Counter(label: "apus_firmware_refused_total")
+    let refused = Counter(label: "apus_firmware_refused_total")
 
     package init(
         _ configuration: FirmwareConfiguration, _ view: ClusterView, records: any RecordStore,
@@ -51,18 +51,11 @@ package final class FirmwareService: Service, Sendable {
 
     // MARK: - Who asks
 
-    /// The customer that a request names; empty: none. A customer may name itself only.
+    /// The customer that a request names; empty for ``CustomerID/none``.
     ///
-    /// - Throws: 12004 for another customer, 21031 for a name that is none.
+    /// - Throws: as ``ClientCall/customer(named:)``.
     func customer(named name: String, _ call: ClientCall) throws(ApusError) -> String {
-        if call.session.role == .customer {
-            guard name == call.session.account.rawValue else {
-                throw ApusError(.notAllowed, "that is another customer")
-            }
-            return name
-        }
-        guard name != CustomerID.none else { return "" }
-        return try CustomerID(checking: name, "the customer").rawValue
+        try call.customer(named: name)?.rawValue ?? ""
     }
 
     static func product(_ name: String) throws(ApusError) -> String {
@@ -70,18 +63,6 @@ package final class FirmwareService: Service, Sendable {
             throw ApusError(.badParameter, "the product must be 1 to 63 letters, digits, '-', '_' or '.'")
         }
         return name
-    }
-
-    /// Counts a refusal because of a bound.
-    func counted<Value: Sendable>(
-        _ body: () async throws(ApusError) -> Value
-    ) async throws(ApusError) -> Value {
-        do throws(ApusError) {
-            return try await body()
-        } catch {
-            if error.code == .overloaded { refused.increment() }
-            throw error
-        }
     }
 
     // MARK: - What is left of deleted images

@@ -119,6 +119,12 @@ package protocol RecordStore: Sendable {
 }
 
 extension RecordStore {
+    /// Lets others finish who change the same record, after a step that was refused with 10030: with each attempt for
+    /// longer, at most 64 ms, and for a random time.
+    package func pause(after attempt: Int) async {
+        try? await Task.sleep(for: .milliseconds(Int.random(in: 1...min(64, 2 << min(attempt, 5)))))
+    }
+
     /// As ``commit(_:then:)``; returns the outcomes.
     package func commit(_ steps: [RecordStep]) async -> [Result<[UInt64], ApusError>] {
         await withCheckedContinuation { continuation in commit(steps) { continuation.resume(returning: $0) } }

@@ -112,9 +112,8 @@ private struct Accounts: Sendable {
     /// The customer that a request names. A customer may name itself only.
     /// - Throws: 12004 for another customer, 21031 for a name that is none.
     func customer(named name: String, _ call: ClientCall) throws(ApusError) -> CustomerID {
-        let customer = try CustomerID(checking: name, "the customer")
-        guard call.session.role == .admin || name == call.session.account.rawValue else {
-            throw ApusError(.notAllowed, "that is another customer")
+        guard let customer = try call.customer(named: name) else {
+            throw ApusError(.badParameter, "the request is about a customer")
         }
         return customer
     }
@@ -143,7 +142,7 @@ private struct Accounts: Sendable {
             role: .customer, issuedAt: now, lifetime: .seconds(seconds), cluster: cluster, id: id)
         // A key that was not noted could not be listed, so it is signed first and noted before it is given out.
         let key = try await sign(claims)
-        try await counted { () async throws(ApusError) in
+        try await refused.countingRefusals { () async throws(ApusError) in
             try await records.addKey(
                 CustomerRecord.Key(id: id, issued: now, expires: claims.exp), of: customer, now: now)
         }
@@ -156,7 +155,7 @@ private struct Accounts: Sendable {
         guard (1...256).contains(scalars.count), scalars.allSatisfy({ $0.value > 0x1f && $0.value != 0x7f }) else {
             throw ApusError(.badParameter, "externalId has 1 to 256 characters, and no control characters")
         }
-        return try await counted { () async throws(ApusError) in
+        return try await refused.countingRefusals { () async throws(ApusError) in
             ClientUser(
                 try await records.registerUser(
                     request.externalID, of: customer, usersMax: configuration.usersMax, wallSeconds: wallSeconds()))
@@ -178,23 +177,12 @@ private struct Accounts: Sendable {
     /// Revokes tokens of a customer's user. The revocation is kept for as long as its tokens can be valid.
     func revoke(_ subject: RevocationRecord.Subject, of user: UserRecord) async throws(ApusError) {
         let (now, keep) = (wallSeconds(), configuration.tokenLifetimeMax.components.seconds + 60)
-        try await counted { () async throws(ApusError) in
+        try await refused.countingRefusals { () async throws(ApusError) in
             try await records.noteRevocation(
                 by: user.customer, max: configuration.revocationsMax, window: keep, now: now)
             try await records.revoke(
                 RevocationRecord(subject, expires: now + keep), wallSeconds: now,
                 countMax: RevocationRecord.countMax / 2)
-        }
-    }
-
-    private func counted<Value>(
-        _ body: () async throws(ApusError) -> Value
-    ) async throws(ApusError) -> Value {
-        do throws(ApusError) {
-            return try await body()
-        } catch {
-            if error.code == .overloaded { refused.increment() }
-            throw error
         }
     }
 

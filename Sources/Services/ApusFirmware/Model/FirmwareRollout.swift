@@ -62,7 +62,7 @@ extension FirmwareRelease {
     /// ``stopFailurePercent`` of the outcomes.
     package func mustStop(_ tally: FirmwareCount) -> Bool {
         guard stopFailures > 0 else { return false }
-        // A device that had failed before and has now installed it makes the count smaller than it was.
+        // A report that was on its way when the version was activated may make the count smaller than it was.
         let failed = tally.failed > failedBefore ? tally.failed - failedBefore : 0
         let installed = tally.installed > installedBefore ? tally.installed - installedBefore : 0
         return failed >= UInt64(stopFailures) && failed * 100 > UInt64(stopFailurePercent) * (failed + installed)

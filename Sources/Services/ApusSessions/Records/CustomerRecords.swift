@@ -176,14 +176,9 @@ extension SessionRecords {
             } catch {
                 guard error.code == .versionConflict else { throw error }
             }
-            await Self.pause(after: attempt)
+            await store.pause(after: attempt)
         }
         throw ApusError(.overloaded, "too many users of this customer are registered at once; try again")
-    }
-
-    /// Lets others finish who change the same record: with each attempt for longer, and for a random time.
-    private static func pause(after attempt: Int) async {
-        try? await Task.sleep(for: .milliseconds(Int.random(in: 1...min(64, 2 << min(attempt, 5)))))
     }
 
     package func user(_ user: AccountID) async throws(ApusError) -> UserRecord? {
@@ -239,7 +234,7 @@ extension SessionRecords {
             } catch {
                 guard error.code == .versionConflict else { throw error }
             }
-            await Self.pause(after: attempt)
+            await store.pause(after: attempt)
         }
         throw ApusError(.overloaded, "the customer is being changed by too many others; try again")
     }

@@ -115,8 +115,7 @@ package struct ProductRecords: Sendable {
             } catch {
                 guard error.code == .versionConflict else { throw error }
             }
-            // Lets others finish who change the same record.
-            try? await Task.sleep(for: .milliseconds(Int.random(in: 1...min(64, 2 << min(attempt, 5)))))
+            await store.pause(after: attempt)
         }
         throw ApusError(.overloaded, "too many products of this customer are changed at once; try again")
     }

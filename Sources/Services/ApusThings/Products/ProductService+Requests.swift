@@ -53,19 +53,11 @@ extension ProductService {
 
     /// The customer that a request names; empty for ``CustomerID/none``.
     ///
-    /// - Throws: 12004 for another customer than the one that asks, 8002 for an unknown one, 21031 for a name that is
-    ///   none.
+    /// - Throws: as ``ClientCall/customer(named:)``; 8002 for an unknown customer.
     private func customer(named name: String, _ call: ClientCall) async throws(ApusError) -> String {
-        let isNone = name == CustomerID.none
-        guard call.session.role == .admin || (!isNone && name == call.session.account.rawValue) else {
-            throw ApusError(.notAllowed, "that is another customer")
-        }
-        if isNone { return "" }
-        let customer = try CustomerID(checking: name, "the customer")
-        guard try await sessions.customer(customer) != nil else {
-            throw ApusError(.targetUnknown, "no such customer")
-        }
-        return customer.rawValue
+        let customer = try call.customer(named: name)
+        try await sessions.check(customer)
+        return customer?.rawValue ?? ""
     }
 }
 
