@@ -44,6 +44,25 @@ struct FirmwareVersionTests {
         #expect(throws: ApusError(.badParameter)) { _ = try FirmwareVersion(checking: text, "the version") }
     }
 
+    @Test("The documents describe exactly the versions that are accepted (IV-E1)")
+    func pattern() throws {
+        let rule = try #require(ClientQueryFirmwareRequest.info.fields["current_version"]?.pattern)
+        let regex = try Regex(rule)
+        var random = SeededRandom(seed: 7)
+        var counts = [false: 0, true: 0]
+        for _ in 0..<20_000 {
+            let text = String(
+                (0..<Int.random(in: 1...40, using: &random)).map { index in
+                    // Digits and dots first, so that half of them are versions.
+                    (index < 3 ? "0123.-" : "0019aZ.-").randomElement(using: &random) ?? "0"
+                })
+            let isVersion = FirmwareVersion(text) != nil
+            counts[isVersion, default: 0] += 1
+            #expect((try regex.wholeMatch(in: text) != nil) == isVersion, "\(text)")
+        }
+        #expect(counts.values.allSatisfy { $0 > 1000 }, "\(counts)")
+    }
+
     @Test("A manifest has one text, and is read from no other (IV-E1)")
     func manifest() throws {
         let hash = String(repeating: "0a", count: 32)

@@ -39,8 +39,9 @@ struct Problem {
             .callUnknown, .callRequestFailed:
             .notFound
         case .kicked, .versionConflict, .boundToOtherUser, .boundToThisUser, .otherCustomer, .duplicateMessage,
-            .actionFailed, .passToDeviceFailed, .cancelled, .callRejected, .peerHungUp, .onCalling, .rejectedByOthers,
-            .answeredByOthers, .callCancelled, .calleeBusy, .remoteStopped, .networkChanged, .enteredBackground:
+            .actionFailed, .passToDeviceFailed, .passToServerFailed, .cancelled, .callRejected, .peerHungUp, .onCalling,
+            .rejectedByOthers, .answeredByOthers, .callCancelled, .calleeBusy, .remoteStopped, .networkChanged,
+            .enteredBackground:
             .conflict
         case .frameTooLarge, .messageTooLarge: .contentTooLarge
         case .overloaded, .tooManyConnections, .tooManyStreams, .deviceBusy: .tooManyRequests

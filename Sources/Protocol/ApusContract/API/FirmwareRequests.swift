@@ -112,7 +112,7 @@ extension ClientQueryFirmwareRequest: ClientRequestMessage {
         ClientRequestInfo(
             140, "firmware.query", .get("/v1/devices/{device}/firmware"), roles: [.device, .app, .customer, .admin],
             fields: [
-                "device": .identifier, "current_version": FieldRule(pattern: "^([0-9][0-9A-Za-z.-]{0,71})?$"),
+                "device": .identifier, "current_version": FieldRule(pattern: "^(\(FirmwareVersion.pattern))?$"),
                 "language": FieldRule(pattern: "^[A-Za-z0-9-]{0,35}$"),
             ],
             "Query the new firmware of a device, also while the device is offline.")
@@ -156,5 +156,5 @@ extension ClientFirmwareGroup {
 }
 
 extension FieldRule {
-    fileprivate static let version = Self(pattern: "^[0-9][0-9A-Za-z.-]{0,71}$", isRequired: true)
+    fileprivate static let version = Self(pattern: "^\(FirmwareVersion.pattern)$", isRequired: true)
 }

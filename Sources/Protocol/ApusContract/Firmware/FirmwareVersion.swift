@@ -15,6 +15,13 @@ public struct FirmwareVersion: Sendable, Hashable, Comparable, CustomStringConve
     /// The longest version, in bytes.
     public static let byteCountMax = 4 * 9 + 3 + 1 + suffixByteCountMax
 
+    /// The versions as a regular expression (ECMA-262), without anchors.
+    static let pattern: String = {
+        let number = "(0|[1-9][0-9]{0,8})"
+        let part = "(0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
+        return "\(number)(\\.\(number)){0,3}(-(?=[0-9A-Za-z.-]{1,\(suffixByteCountMax)}$)\(part)(\\.\(part))*)?"
+    }()
+
     /// A part of a suffix.
     private enum Part: Sendable, Hashable, Comparable {
         /// Digits without a leading zero.
