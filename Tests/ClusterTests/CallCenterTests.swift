@@ -106,7 +106,8 @@ struct CallCenterTests {
         bell.center.register(bell.manager)
 
         let call = try await eventually { () throws(ApusError) in
-            try await phone.center.startCall(to: [.device(Self.bell)], identifier: "screen_ipc", extra: ["a": "b"])
+            try await phone.center.startCall(
+                to: [.device(Self.bell)], identifier: "screen_ipc", extra: #"{"channelType":1,"keepConnect":false}"#)
         }
         let ringing = try await bell.manager.view(call.id, after: "present")
         #expect(bell.center.isOnCalling && phone.center.isOnCalling)

@@ -151,21 +151,21 @@ public final class CallCenter: Sendable {
     ///
     /// - Parameters:
     ///   - identifier: the manager that shows it; the `bizType` of the call.
-    ///   - extra: further members of the call's JSON object, without `bizType`.
-    /// - Throws: −2504 if there is no such manager, −2520 if another call is shown; otherwise as
+    ///   - extra: a JSON object with further members of the call's `extra`, such as `keepConnect`; or an empty text.
+    /// - Throws: −2504 if there is no such manager, −2520 if another call is shown, −2500 if `extra` is no object;
+    ///   otherwise as
     ///   ``ClientSession/startCall(to:type:timeout:extra:)``.
     public func startCall(
         to targets: [ClientSession.CallParty], type: ClientSession.CallType = .oneToOne,
-        timeout: Duration = .seconds(30), identifier: String, extra: [String: String] = [:]
+        timeout: Duration = .seconds(30), identifier: String, extra: String = ""
     ) async throws(ApusError) -> Entry {
+        let json = try Self.extra(extra, bizType: identifier)
         let manager = try state.withLock { state throws(ApusError) in
             guard let manager = state.managers[identifier] else { throw ApusError(.callInterfaceMissing) }
             guard state.current == nil, !state.isPlacing else { throw ApusError(.onCalling) }
             state.isPlacing = true
             return manager
         }
-        let members = extra.merging(["bizType": identifier]) { $1 }
-        let json = (try? JSONEncoder().encode(members)).map { String(decoding: $0, as: UTF8.self) } ?? ""
         do throws(ApusError) {
             let call = try await session.startCall(to: targets, type: type, timeout: timeout, extra: json)
             let entry = Entry(id: call.id, isOutgoing: true, peer: targets.first, extra: json)
@@ -175,6 +175,18 @@ public final class CallCenter: Sendable {
             eventFeed.yield(.notPlaced)
             throw error
         }
+    }
+
+    private static func extra(_ text: String, bizType: String) throws(ApusError) -> String {
+        let object = try? JSONSerialization.jsonObject(with: Data((text.isEmpty ? "{}" : text).utf8))
+        guard var members = object as? [String: Any] else {
+            throw ApusError(.callParametersInvalid, "extra is a JSON object")
+        }
+        members["bizType"] = bizType
+        guard let data = try? JSONSerialization.data(withJSONObject: members, options: [.sortedKeys]) else {
+            throw ApusError(.callParametersInvalid, "extra is a JSON object")
+        }
+        return String(decoding: data, as: UTF8.self)
     }
 
     /// Takes a push notification of a call. What is not to be shown comes to ``invalidCalls``.
@@ -242,12 +254,13 @@ public final class CallCenter: Sendable {
     private func handle(_ notice: ClientSession.CallNotice) async {
         let shown = view(of: notice.call)
         switch notice.stage {
-        case .ringing where shown == nil, .accepted where shown == nil:
+        case .ringing where shown == nil, .accepted where shown == nil, .message where shown == nil:
             // The answer to the call that was placed was lost. Nobody would see it.
             session.post(ClientSession.event(.hungUp, of: notice.call))
         case .ring: await ring(notice)
         case .ringing: if let shown { await respond(shown) }
-        case .accepted:
+        // The app publishes, as to a peer that has accepted.
+        case .accepted, .message:
             // The notice that it rings may come too late to be passed on.
             state.withLock { $0.isAccepted = true }
             if let shown, notice.isOutgoing { await respond(shown) }
