@@ -211,6 +211,12 @@ let package = Package(
                 "ApusClientAPI", protobuf, lifecycle, coreMetrics, log,
             ]),
         layer(
+            "Services", "ApusAnswering",
+            [
+                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusStorage", "ApusCluster", "ApusSessions",
+                "ApusChannels", "ApusClientAPI", "ApusCalls", nioCore, protobuf, lifecycle, coreMetrics, log,
+            ]),
+        layer(
             "Services", "ApusEvents",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions",
@@ -255,8 +261,8 @@ let package = Package(
             [
                 "ApusCore", "ApusConfiguration", "ApusTracing", "ApusListener", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusCommands",
-                "ApusCalls", "ApusEvents", "ApusFirmware", "ApusRelayService", "ApusGateway", "ApusHTTP",
-                "ApusWebhooks", nioCore, log,
+                "ApusCalls", "ApusAnswering", "ApusEvents", "ApusFirmware", "ApusRelayService", "ApusGateway",
+                "ApusHTTP", "ApusWebhooks", nioCore, log,
             ]),
         layer(
             "Node", "ApusRelayNode",
@@ -269,8 +275,8 @@ let package = Package(
             [
                 "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusEtcd", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI",
-                "ApusOperators", "ApusThings", "ApusFirmware", "ApusCommands", "ApusCalls", "ApusEvents",
-                "ApusRelayService",
+                "ApusOperators", "ApusThings", "ApusFirmware", "ApusCommands", "ApusCalls", "ApusAnswering",
+                "ApusEvents", "ApusRelayService",
                 "ApusGateway", "ApusHTTP", "ApusWebhooks", "ApusTraversal", "ApusRelay", "ApusTLS",
                 "ApusNodeConfiguration", nioCore,
                 nioPosix, lifecycle, unixSignals, protobuf, log, coreMetrics,
@@ -367,6 +373,11 @@ let package = Package(
             "ApusFirmwareTests",
             [
                 "ApusCore", "ApusContract", "ApusStorage", "ApusFirmware", "ApusDevice", crypto, protobuf,
+            ]),
+        test(
+            "ApusAnsweringTests",
+            [
+                "ApusCore", "ApusMedia", "ApusStorage", "ApusAnswering", nioCore, protobuf,
             ]),
         test(
             "ApusWebhooksTests",

@@ -30,9 +30,16 @@ struct CallDriver {
 
     static func start(
         _ type: CallType = .oneToOne, to targets: [CallTarget] = [bell(1)], timeout: Duration? = nil,
-        extra: String = ""
+        extra: String = "", answering: CallAnswering? = nil
     ) throws -> CallStart {
-        CallStart(id, type, from: caller, to: targets, timeout: timeout, extra: try CallExtra(Data(extra.utf8)))
+        CallStart(
+            id, type, from: caller, to: targets, timeout: timeout, extra: try CallExtra(Data(extra.utf8)),
+            answering: answering)
+    }
+
+    /// The answering machine of a party, with messages of 20 seconds.
+    static func machine(of party: CallParty, after: Duration = .zero) -> CallAnswering {
+        .with { ($0.party, $0.lengthMs, $0.afterMs) = (party, 20_000, Int64(after.milliseconds)) }
     }
 
     /// A call that waits for its caller's party.

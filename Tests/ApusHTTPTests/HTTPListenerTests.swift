@@ -51,7 +51,7 @@ struct HTTPListenerTests {
         var clients: HTTPClients {
             let log = Logger(label: "test") { _ in SwiftLogNoOpLogHandler() }
             var api = ClientAPI()
-            for schemas in [clientSchemas, serviceSchemas] { api.addSchemas(schemas) }
+            for schemas in [clientSchemas, serviceSchemas, callSchemas] { api.addSchemas(schemas) }
             api.on(ClientRelayCredentialsRequest.self) { _, call throws(ApusError) in
                 switch call.session.access.rawValue {
                 case "busy": throw ApusError(.overloaded)

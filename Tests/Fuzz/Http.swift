@@ -142,7 +142,7 @@ private let configuration: HTTPConfiguration = {
 
 private let clients: HTTPClients = {
     var api = ClientAPI()
-    for schemas in [clientSchemas, serviceSchemas] { api.addSchemas(schemas) }
+    for schemas in [clientSchemas, serviceSchemas, callSchemas] { api.addSchemas(schemas) }
     api.on(ClientRelayCredentialsRequest.self) { _, _ throws(ApusError) in
         seen.givesCredentials()
         return ClientRelayCredentialsResponse()

@@ -15,6 +15,7 @@ struct Apus: AsyncParsableCommand {
             CommandsCommand.self, EventsCommand.self, SendServerCommand.self, HooksCommand.self, BindCommand.self,
             UnbindCommand.self, ShareCommand.self, UnshareCommand.self,
             SharesCommand.self, TransferCommand.self, CallCommand.self, AnswerCommand.self, CallsCommand.self,
+            MessagesCommand.self,
             CustomersCommand.self, UsersCommand.self, ProductsCommand.self, FirmwareCommand.self, RevokeCommand.self,
             WhyCommand.self, ChangesCommand.self, CordonCommand.self, UncordonCommand.self, WeightCommand.self,
         ])

@@ -113,7 +113,8 @@ final class NodeParts: Sendable {
         sessions.register(with: dispatcher, records: records)
         let context = Self.context(configuration, entities, records, topics, log: log)
         clientServices = NodeServices(
-            context, view, sessions, runtime, dispatcher, carrying: carried, limited: limited, log: nodeLog)
+            context, view, sessions, channels, runtime, dispatcher, carrying: carried, group: group, limited: limited,
+            log: nodeLog)
         let requests = OperatorRequests(
             cluster: cluster, sessions: sessions, channels: channels, name: configuration.cluster,
             drain: { () throws(ApusError) in try await drain.begin() },
@@ -147,7 +148,7 @@ final class NodeParts: Sendable {
         _ carried: [any NodeService], _ node: NodeContext, _ signing: TokenSigning, _ tracer: SpanTracer?, log: Logger
     ) -> ClientServices {
         var api = ClientAPI()
-        for schemas in [clientSchemas, serviceSchemas] { api.addSchemas(schemas) }
+        for schemas in [clientSchemas, serviceSchemas, callSchemas] { api.addSchemas(schemas) }
         api.addTopicRequests(node.topics)
         api.addSessionRequests(requests.sessions, records: node.records)
         api.addShareRequests(requests.sessions, records: node.records)

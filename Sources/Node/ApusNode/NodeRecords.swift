@@ -1,3 +1,4 @@
+import ApusAnswering
 import ApusCalls
 import ApusCluster
 import ApusCommands
@@ -16,7 +17,7 @@ package enum NodeRecords {
     package static func catalogue(carrying services: [any NodeService]) -> RecordCatalogue {
         let own = [
             ClusterRecords.catalogue, SessionRecords.catalogue, ThingService.records, CommandService.records,
-            CallRecords.catalogue, HookRecords.catalogue, FirmwareRecords.catalogue,
+            CallRecords.catalogue, AnsweringRecords.catalogue, HookRecords.catalogue, FirmwareRecords.catalogue,
         ]
         return RecordCatalogue(merging: own + services.map(\.records))
     }

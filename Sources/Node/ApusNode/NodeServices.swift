@@ -1,4 +1,6 @@
+import ApusAnswering
 import ApusCalls
+import ApusChannels
 import ApusClientAPI
 import ApusCluster
 import ApusCommands
@@ -10,6 +12,7 @@ import ApusSessions
 import ApusThings
 import ApusWebhooks
 import Logging
+import NIOCore
 import ServiceLifecycle
 
 /// The services of devices, accounts, messages and calls, created in the order of their dependencies.
@@ -24,11 +27,13 @@ struct NodeServices: Sendable {
     private let poster: NodePoster
     private let events: EventService
     private let firmware: FirmwareService
+    private let answering: AnsweringService
 
     /// Registers their kinds of entities, and their messages between nodes. Created once, before the node is a member.
     init(
-        _ node: NodeContext, _ view: ClusterView, _ sessions: SessionService, _ runtime: EntityRuntime,
-        _ dispatcher: NodeDispatcher, carrying carried: [any NodeService], limited: LogLimiter, log: Logger
+        _ node: NodeContext, _ view: ClusterView, _ sessions: SessionService, _ channels: ChannelService,
+        _ runtime: EntityRuntime, _ dispatcher: NodeDispatcher, carrying carried: [any NodeService],
+        group: any EventLoopGroup, limited: LogLimiter, log: Logger
     ) {
         let (configuration, entities, records) = (node.configuration, node.entities, node.records)
         products = ProductService(
@@ -43,9 +48,11 @@ struct NodeServices: Sendable {
         things = ThingService(sessions: sessions, topics: node.topics, products: products, observer: events)
         commands = CommandService(configuration.commands, view, entities, sessions, products, runtime, dispatcher)
         webhooks = WebhookSender(configuration.push, limited: limited) { view.clock.wallSeconds() }
+        answering = AnsweringService(
+            configuration.answering, view, records: records, channels: channels, group: group, limited: limited)
         calls = CallService(
             configuration.calls, view, entities, sessions, records, runtime, dispatcher,
-            pusher: NodePusher(webhooks), log: log)
+            pusher: NodePusher(webhooks), machines: answering, log: log)
         firmware = FirmwareService(
             configuration.firmware, view, records: records, sessions: sessions, things: things, limited: limited)
     }
@@ -56,10 +63,11 @@ struct NodeServices: Sendable {
         products.add(to: &api)
         commands.add(to: &api)
         calls.add(to: &api)
+        answering.add(to: &api)
         events.add(to: &api)
         firmware.add(to: &api)
     }
 
     /// Those that work by themselves.
-    var running: [any Service] { [commands, webhooks, calls, poster, events, firmware] }
+    var running: [any Service] { [commands, webhooks, calls, answering, poster, events, firmware] }
 }

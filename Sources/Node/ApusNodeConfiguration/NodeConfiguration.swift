@@ -1,3 +1,4 @@
+package import ApusAnswering
 package import ApusChannels
 package import ApusClientAPI
 package import ApusCluster
@@ -88,6 +89,8 @@ public struct NodeConfiguration: Sendable {
     /// The bounds of commands to devices.
     package var commands = CommandConfiguration()
     package var calls = CallConfiguration()
+    /// The bounds of answering machines.
+    package var answering = AnsweringConfiguration()
     /// The bounds of events and of the hooks of integrators.
     package var events = EventConfiguration()
     /// The bounds of firmware.
@@ -172,16 +175,24 @@ public struct NodeConfiguration: Sendable {
         try httpListener.read(
             &reader, path, clients: .init(certificate: gateway.certificateFile, key: gateway.keyFile))
         try api.read(&reader)
-        try commands.read(&reader)
-        try calls.read(&reader)
-        try firmware.read(&reader)
-        try push.read(&reader, path)
-        try events.read(&reader, path)
+        try readServices(&reader, path)
         try tracing.read(&reader)
         try readChannels(&reader)
         try readSessions(&reader)
         try reader.finish()
         keys = reader.knownKeys
+    }
+
+    /// The services of devices, accounts, messages and calls.
+    private mutating func readServices(
+        _ reader: inout ConfigurationReader, _ path: (String) -> String
+    ) throws(ApusError) {
+        try commands.read(&reader)
+        try calls.read(&reader)
+        try answering.read(&reader)
+        try firmware.read(&reader)
+        try push.read(&reader, path)
+        try events.read(&reader, path)
     }
 
     /// The relay's address that this node advertises to clients; nil if it has no relay.

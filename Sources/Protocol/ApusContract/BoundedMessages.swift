@@ -67,6 +67,13 @@ extension ClientListSharesRequest: BoundedMessage {}
 extension ClientGetPresenceRequest: BoundedMessage {}
 extension ClientReportCallRequest: BoundedMessage {}
 extension ClientListCallsRequest: BoundedMessage {}
+extension ClientGetAnsweringMachineRequest: BoundedMessage {}
+extension ClientSetAnsweringMachineRequest: BoundedMessage {}
+extension ClientSetGreetingRequest: BoundedMessage {}
+extension ClientListMessagesRequest: BoundedMessage {}
+extension ClientReadMessageRequest: BoundedMessage {}
+extension ClientMarkMessageRequest: BoundedMessage {}
+extension ClientDeleteMessageRequest: BoundedMessage {}
 
 extension ClientPublishRequest {
     /// The source of a side of a call. It is no device's: a node that does not know calls refuses it.

@@ -14,7 +14,7 @@ package enum CallAction: Sendable, Hashable {
     case stopRinging(leg: Int, CallLegEnd)
     /// Notify the caller that a leg rings (CALL-7).
     case reportRinging
-    /// Issue a call token, and send it to the caller or to the winner with the notice that the call is accepted.
+    /// Notify the caller or the winner that the call is accepted, or the caller that it can leave a message.
     case reportAccepted(CallGrant)
     /// Notify the caller or the winner that the call is over.
     case reportEnd(leg: Int, CallLegEnd)
@@ -24,6 +24,9 @@ package enum CallAction: Sendable, Hashable {
     case releaseChannels
     /// Write the record of the call, which has ended.
     case writeRecord
+    /// Record the caller's media as a message, and store it when the call is over. The answers are
+    /// ``CallClusterEvent/messageStored`` and ``CallClusterEvent/messageFull``.
+    case recordMessage(isOver: Bool)
 }
 
 /// What a call token permits its holder.
@@ -75,6 +78,9 @@ package enum CallClusterEvent: Sendable, Hashable {
     case channelsReserved
     case channelsReleased
     case recordWritten
+    case messageStored
+    /// The message has its largest size.
+    case messageFull
     /// The state was restored at a new owner: what was not confirmed is sent again.
     case restored
     case timeAdvanced

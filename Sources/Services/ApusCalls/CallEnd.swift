@@ -17,6 +17,7 @@ package import ApusCore
 /// | lost | a leg | −2532; −2523 for a called leg if the caller was lost before the accept | the same |
 /// | failed | a leg | its own number; see ``peerNumber(of:)`` | the same |
 /// | answered by others | a called leg | the call goes on | −2522 |
+/// | message left | the caller, or the longest message | 0 | −2530 |
 package struct CallLegEnd: Sendable, Hashable {
     package let reason: CallEndReason
     /// 0 for a normal end.
@@ -52,6 +53,7 @@ package struct CallLegEnd: Sendable, Hashable {
             case .failed:
                 isOwn ? ErrorCode(number: end.number) : isEarly ? .callCancelled : Self.peerNumber(of: end.number)
             case .answeredByOthers: .answeredByOthers
+            case .messageLeft: isCaller ? nil : .callTimedOut
             case .unspecified, .UNRECOGNIZED: nil
             }
         number = code?.number ?? 0

@@ -39,7 +39,14 @@ extension CallPeek: EntityMessage {
     static var interleaves: Bool { true }
 }
 
+/// A call asks its owner's node to record a message.
+extension CallRecording: NodeMessage {
+    typealias Reply = CallRecordingTaken
+    static var method: UInt16 { 0x004c }
+}
+
 /// A node asks itself to write the record of a call that has ended.
+
 extension CallFinished: NodeMessage {
     typealias Reply = CallFinishedTaken
     static var method: UInt16 { 0x0048 }
@@ -102,6 +109,8 @@ struct CallKind {
                 case .refused: .partyRefused(message.party)
                 case .released: .partyReleased(message.party)
                 case .recordWritten: .recordWritten
+                case .messageStored: .messageStored
+                case .messageFull: .messageFull
                 case .unspecified, .UNRECOGNIZED: .timeAdvanced
                 }
             try change(&call, &scope) { machine, now, actions throws(ApusError) in
@@ -175,6 +184,13 @@ struct CallKind {
             // A node that is not reached asks the call itself (CallConfiguration.mediaCheckInterval).
             machine.handle(.channelsReleased, at: now, &actions)
         case .writeRecord: try scope.tell(node, CallFinished.with { $0.state = state })
+        case .recordMessage(let isOver):
+            try scope.tell(
+                node,
+                CallRecording.with {
+                    ($0.call, $0.caller, $0.answering) = (state.id, state.party(of: 0), state.answering)
+                    ($0.startedMs, $0.over) = (state.messageMs, isOver)
+                })
         }
     }
 
@@ -193,7 +209,7 @@ struct CallKind {
 
     /// Ends the media of both sides at the nodes of their connections.
     private static func notifyMediaEnded(of state: CallState, _ scope: inout EntityScope) throws(ApusError) {
-        for leg in [0, Int(state.winner)] {
+        for leg in Set([0, Int(state.winner)]) {
             let forward = CallForward.with {
                 $0.endpoint = state.legs[leg].endpoint
                 $0.notice = .with { ($0.call, $0.mediaEnded) = (state.id, true) }
@@ -209,7 +225,11 @@ struct CallKind {
         let peer = leg == 0 ? Int(state.winner) : 0
         let notice = CallNotice.with {
             ($0.call, $0.stage, $0.type, $0.isCaller) = (state.id, stage, state.type, leg == 0)
-            if leg != peer { $0.peer = state.party(of: peer) }
+            if leg != peer {
+                $0.peer = state.party(of: peer)
+            } else if stage == .accepted {
+                ($0.peer, $0.message) = (state.answering.party, true)
+            }
             if stage == .ring, leg != 0 { ($0.extra, $0.ringEndMs) = (state.extra, state.ringEndMs) }
             if let end { ($0.reason, $0.number) = (end.reason, end.number) }
         }
@@ -225,6 +245,11 @@ extension CallParties {
         self.init()
         (caller, called) = (state.party(of: 0), state.claims.dropFirst().map(\.party))
         over = state.phase == .ended && state.releaseChannels.status != .wanted
+        if state.messageMs != 0 {
+            winner = state.answering.party
+            if !over, state.legs[0].endpoint == leg.endpoint, caller == leg.party { side = .caller }
+            return
+        }
         guard state.winner != 0 else { return }
         winner = state.party(of: Int(state.winner))
         guard !over else { return }
@@ -256,10 +281,13 @@ extension CallStart {
             id, message.type,
             from: CallSender(message.caller, AccessID(unchecked: message.endpoint), session: message.session),
             to: message.callees.map { callee in
-                CallTarget(callee.party, AccessID(unchecked: callee.endpoint), hasPush: callee.byPush)
+                CallTarget(
+                    callee.party, AccessID(unchecked: callee.absent ? CallTarget.absentEndpoint : callee.endpoint),
+                    hasPush: callee.byPush, isAbsent: callee.absent)
             },
             timeout: message.timeoutMs == 0 ? nil : .milliseconds(message.timeoutMs),
-            extra: try CallExtra(message.extra, configuration))
+            extra: try CallExtra(message.extra, configuration),
+            answering: message.hasAnswering ? message.answering : nil)
     }
 }
 

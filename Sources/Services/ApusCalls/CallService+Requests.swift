@@ -1,8 +1,8 @@
 package import ApusClientAPI
 import ApusCluster
 import ApusContract
-import ApusCore
-import ApusSessions
+package import ApusCore
+package import ApusSessions
 import Foundation
 import SwiftProtobuf
 
@@ -25,33 +25,40 @@ extension CallService {
         api.on(ClientListCallsRequest.self) { [self] request, call throws(ApusError) in
             let limit = Int(min(request.pageSize == 0 ? 50 : request.pageSize, 500))
             let page = try await records.page(
-                of: try await party(of: request, call), after: request.pageToken, limit: limit)
+                of: try await CallParty(
+                    device: request.device, account: request.account, call, records.sessions),
+                after: request.pageToken, limit: limit)
             return .with {
                 $0.calls = page.calls.map { ClientCallRecord($0) }
                 $0.nextPageToken = page.next
             }
         }
     }
+}
 
-    /// The party whose calls are listed.
+extension CallParty {
+    /// The party whose calls, or messages, a request names: a device, or an account.
     ///
     /// - Throws: 12004 for another account, and for one whose token is for certain devices; 8002 for a device that does
     ///   not belong to the account.
-    private func party(of request: ClientListCallsRequest, _ call: ClientCall) async throws(ApusError) -> CallParty {
-        let named = request.device.isEmpty ? call.session.device?.rawValue ?? "" : request.device
+    package init(
+        device name: String, account: String, _ call: ClientCall, _ records: SessionRecords
+    ) async throws(ApusError) {
+        let named = name.isEmpty ? call.session.device?.rawValue ?? "" : name
         guard !named.isEmpty else {
             guard call.session.allowedDevices == nil else {
                 throw ApusError(.notAllowed, "the token is for certain devices only")
             }
-            return .account(try call.account(named: request.account))
+            self = .account(try call.account(named: account))
+            return
         }
         let device = try DeviceID(checking: named, "the device's id")
-        if device == call.session.device { return .device(device) }
-        guard let record = try await records.sessions.record(of: device), call.session.role != .device,
+        self = .device(device)
+        if device == call.session.device { return }
+        guard let record = try await records.record(of: device), call.session.role != .device,
             call.session.mayKnow(record),
             call.session.role == .admin || record.account == call.session.account
         else { throw ApusError(.targetUnknown, "no such device") }
-        return .device(device)
     }
 }
 
@@ -93,7 +100,7 @@ extension ClientCallNotice {
         if notice.hasPeer { peer = ClientCallParty(notice.peer) }
         extra = String(decoding: notice.extra, as: UTF8.self)
         timeoutMs = UInt32(clamping: max(0, notice.ringEndMs - nowMs))
-        (code, reason) = (notice.number, notice.reason.word)
+        (code, reason, message) = (notice.number, notice.reason.word, notice.message)
     }
 }
 
@@ -117,6 +124,7 @@ extension ClientCallRecord {
         }
         (startedMs, rangMs, acceptedMs) = (state.startedMs, state.respondedMs, state.acceptedMs)
         (connectedMs, endedMs, reason) = (state.connectedMs, state.endedMs, state.end.reason.word)
+        messageMs = state.messageMs
     }
 }
 
@@ -138,6 +146,7 @@ extension CallEndReason {
         case .lost: "lost"
         case .failed: "failed"
         case .answeredByOthers: "answered_by_others"
+        case .messageLeft: "message_left"
         case .UNRECOGNIZED(let number): "reason_\(number)"
         }
     }

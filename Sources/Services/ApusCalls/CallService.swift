@@ -1,7 +1,7 @@
 import ApusClientAPI
 package import ApusCluster
 import ApusContract
-import ApusCore
+package import ApusCore
 package import ApusSessions
 package import ApusStorage
 import ApusWire
@@ -52,6 +52,7 @@ package final class CallService: Service, Sendable {
     private let listening = Gauge(label: "apus_calls_connections")
     let media: CallMediaTable
     let pusher: any CallPusher
+    private let machines: any AnsweringMachines
     /// Apps to be notified by push.
     let pushes: AsyncStream<CallPush>
 
@@ -67,9 +68,9 @@ package final class CallService: Service, Sendable {
     package init(
         _ configuration: CallConfiguration, _ view: ClusterView, _ entities: EntityRegistry,
         _ sessions: SessionService, _ store: any RecordStore, _ runtime: EntityRuntime, _ dispatcher: NodeDispatcher,
-        pusher: any CallPusher, log: Logger
+        pusher: any CallPusher, machines: any AnsweringMachines, log: Logger
     ) {
-        self.pusher = pusher
+        (self.pusher, self.machines) = (pusher, machines)
         let (pushes, pushFeed) = AsyncStream<CallPush>.makeStream(bufferingPolicy: .bufferingOldest(Self.pushesMax))
         self.pushes = pushes
         (self.configuration, self.view, self.entities, self.sessions) = (configuration, view, entities, sessions)
@@ -108,6 +109,7 @@ package final class CallService: Service, Sendable {
         runtime.register(PartyKind(configuration: configuration, isAlive: isAlive).definition)
         dispatcher.onTell(CallDeliver.self) { [weak self] message in self?.deliver(message) }
         dispatcher.onTell(CallPush.self) { message in pushFeed.yield(message) }
+        dispatcher.onTell(CallRecording.self) { [weak self] message in self?.record(message) }
         dispatcher.onTell(CallFinished.self) { [weak self] message in self?.finishedFeed.yield(message.state) }
     }
 
@@ -130,7 +132,9 @@ package final class CallService: Service, Sendable {
         let parties = try await parties(request, call)
         var called: [[CallCallee]] = []
         for party in parties { called.append(try await callees(of: party, call)) }
-        let callees = Self.inTurn(called, countMax: configuration.legsMax)
+        var callees = Self.inTurn(called, countMax: configuration.legsMax)
+        let machine = await machines.machine(of: parties)
+        if callees.isEmpty, let machine { callees = [.with { ($0.party, $0.absent) = (machine.party, true) }] }
         guard let first = parties.first, !callees.isEmpty else {
             throw ApusError(.targetOffline, "no client of the called parties takes calls")
         }
@@ -142,6 +146,7 @@ package final class CallService: Service, Sendable {
             )
             ($0.callees, $0.extra) = (callees, Data(request.extra.utf8))
             $0.timeoutMs = Int64(request.timeoutSeconds) * 1000
+            if let machine { $0.answering = machine }
         }
         let view = try await ref(id).ask(place, timeout: try call.timeLeft(), call: call.entityCall)
         placed.increment()
@@ -306,6 +311,25 @@ package final class CallService: Service, Sendable {
     func listen(_ call: ClientCall) async throws(ApusError) {
         guard let connection = call.connection else { throw ApusError(.notAllowed) }
         try await connections.listen(connection, try Self.client(call.session), timeout: try call.timeLeft())
+    }
+
+    private func record(_ message: CallRecording) {
+        guard let id = CallID(rawValue: message.call), let call = try? ref(id) else { return }
+        machines.record(message) { report in
+            let kind: CallNoteKind =
+                switch report {
+                case .stored: .messageStored
+                case .full: .messageFull
+                }
+            // A call that is not reached asks again.
+            try? call.tell(CallNote.with { $0.kind = kind })
+        }
+    }
+
+    /// The shard of a call; nil if its id is none.
+    package static func shard(of call: String) -> ShardID? {
+        guard let id = CallID(rawValue: call) else { return nil }
+        return (try? id.address())?.shard
     }
 
     func leave(_ connection: any ClientConnection) { connections.leave(connection) }

@@ -33,9 +33,13 @@ package struct CallTarget: Sendable, Hashable {
     package var endpoint: AccessID
     /// A push reaches it without a session, so the end of its session does not remove it.
     package var hasPush: Bool
+    /// It stands for a party that has no client, and can only be answered by its machine.
+    package var isAbsent: Bool
+    /// The endpoint of such a leg.
+    static let absentEndpoint = "absent"
 
-    package init(_ party: CallParty, _ endpoint: AccessID, hasPush: Bool = false) {
-        (self.party, self.endpoint, self.hasPush) = (party, endpoint, hasPush)
+    package init(_ party: CallParty, _ endpoint: AccessID, hasPush: Bool = false, isAbsent: Bool = false) {
+        (self.party, self.endpoint, self.hasPush, self.isAbsent) = (party, endpoint, hasPush, isAbsent)
     }
 }
 
@@ -48,13 +52,15 @@ package struct CallStart: Sendable, Hashable {
     /// The time-out until a leg accepts; nil for ``CallConfiguration/ringTime``.
     package var timeout: Duration?
     package var extra: CallExtra
+    /// The answering machine of a called party, if one has it.
+    package var answering: CallAnswering?
 
     package init(
         _ id: CallID, _ type: CallType, from caller: CallSender, to targets: [CallTarget], timeout: Duration? = nil,
-        extra: CallExtra
+        extra: CallExtra, answering: CallAnswering? = nil
     ) {
         (self.id, self.type, self.caller, self.targets) = (id, type, caller, targets)
-        (self.timeout, self.extra) = (timeout, extra)
+        (self.timeout, self.extra, self.answering) = (timeout, extra, answering)
     }
 
     /// - Throws: −2500 if a parameter is out of range: the type, the number of legs or of parties, an endpoint or the

@@ -39,6 +39,7 @@ extension CallStateMachine {
 
     /// The end of the longest call, and of the channels that are kept after it.
     var channelsEndMs: Int64 {
+        guard state.messageMs == 0 else { return messageEndMs }
         let end = Self.time(state.acceptedMs, plus: configuration.durationMax)
         return state.keepConnect ? Self.time(end, plus: configuration.keepConnectTime) : end
     }
@@ -103,6 +104,7 @@ extension CallStateMachine {
             (state.claims[index].status, state.claims[index].sends) = (.claimed, 0)
             if index == 0 {
                 guard move(.callerClaimed) != nil else { return }
+                guard state.legs.indices.contains(where: isOpen) else { return leave(1, at: now, &actions) }
                 for called in state.claims.indices.dropFirst() { claim(called, at: now, &actions) }
             } else {
                 for leg in state.legs.indices where Int(state.legs[leg].claim) == index && leg != 0 {
@@ -119,7 +121,7 @@ extension CallStateMachine {
         guard let index = state.claims.firstIndex(where: { $0.party == party }),
             state.claims[index].status == .claiming || state.claims[index].status == .claimed
         else { return }
-        guard state.winner == 0 else {
+        guard !isAnswered else {
             // The claim had ended by itself, and the call goes on without it. It is renewed at the next time.
             state.claims[index].sends = 0
             return
@@ -143,19 +145,26 @@ extension CallStateMachine {
 
     /// A request to another part of the cluster, which is repeated until it is confirmed.
     enum Request: CaseIterable {
-        case reserveChannels, releaseChannels, writeRecord
+        case reserveChannels, releaseChannels, writeRecord, recordMessage
 
         fileprivate var path: WritableKeyPath<CallState, CallEffect> {
             switch self {
             case .reserveChannels: \.reserveChannels
             case .releaseChannels: \.releaseChannels
             case .writeRecord: \.writeRecord
+            case .recordMessage: \.recordMessage
             }
         }
     }
 
     mutating func want(_ request: Request, at now: Int64, _ actions: inout [CallAction]) {
         state[keyPath: request.path].status = .wanted
+        sendRequests(at: now, &actions)
+    }
+
+    /// Repeats a request at once, because there is more to say.
+    mutating func sendAgain(_ request: Request, at now: Int64, _ actions: inout [CallAction]) {
+        state[keyPath: request.path].sends = 0
         sendRequests(at: now, &actions)
     }
 
@@ -172,6 +181,7 @@ extension CallStateMachine {
             case .reserveChannels: actions.append(.reserveChannels(untilMs: channelsEndMs))
             case .releaseChannels: actions.append(.releaseChannels)
             case .writeRecord: actions.append(.writeRecord)
+            case .recordMessage: actions.append(.recordMessage(isOver: state.phase == .ended))
             }
         }
     }

@@ -28,13 +28,13 @@ extension CallState {
 
     private var isComplete: Bool {
         let isType = type == .oneToOne || type == .oneToMany || type == .oneToManySpecial
-        let areEffects = [reserveChannels, releaseChannels, writeRecord].allSatisfy {
+        let areEffects = [reserveChannels, releaseChannels, writeRecord, recordMessage].allSatisfy {
             [.none, .wanted, .done].contains($0.status)
         }
         return CallID(rawValue: id) != nil && isType && areEffects
             && (2...CallStateMachine.restoredLegsMax).contains(legs.count) && (2...legs.count).contains(claims.count)
             && extra.count <= CallStateMachine.restoredExtraByteCountMax && winner < legs.count && end.leg < legs.count
-            && end.reason.isKnown
+            && end.reason.isKnown && (!hasAnswering || claims.dropFirst().contains { $0.party == answering.party })
     }
 
     private func isLeg(_ index: Int) -> Bool {
@@ -56,6 +56,9 @@ extension CallState {
         case .accepted, .connected:
             return winner != 0 && legs[0].status == .accepted
                 && called.allSatisfy { legs[$0].status == ($0 == Int(winner) ? .accepted : .ended) }
+        case .recording:
+            return winner == 0 && hasAnswering && messageMs != 0 && legs[0].status == .accepted
+                && called.allSatisfy { legs[$0].status == .ended }
         case .ended: return legs.allSatisfy { $0.status == .ended }
         case .unspecified, .UNRECOGNIZED: return false
         }

@@ -18,6 +18,8 @@ extension CallStateMachine {
         case .channelsReserved: confirm(.reserveChannels)
         case .channelsReleased: confirm(.releaseChannels)
         case .recordWritten: confirm(.writeRecord)
+        case .messageStored: confirm(.recordMessage)
+        case .messageFull: end(.messageFull, by: 0, at: now, &actions)
         case .legUnreachable, .restored, .timeAdvanced: break
         }
         resendDue(at: now, all: event == .restored, &actions)
@@ -32,10 +34,10 @@ extension CallStateMachine {
     /// Ends what is over, in the order of the times.
     mutating func expire(at now: Int64, _ actions: inout [CallAction]) {
         while let timeout, now >= timeout.due {
-            if timeout.trigger == .legLeft {
-                remove(timeout.leg, .lost, .mediaDisconnected, isOwn: false, at: now, &actions)
-            } else {
-                end(timeout.trigger, by: timeout.leg, at: now, &actions)
+            switch timeout.trigger {
+            case .legLeft: remove(timeout.leg, .lost, .mediaDisconnected, isOwn: false, at: now, &actions)
+            case .ringTimedOut where answerByMachine(at: now, &actions): break
+            default: end(timeout.trigger, by: timeout.leg, at: now, &actions)
             }
         }
         if let forgetMs, now >= forgetMs, move(.forgotten) != nil { state = CallState() }
@@ -45,7 +47,9 @@ extension CallStateMachine {
     private var timeout: (due: Int64, trigger: CallTrigger, leg: Int)? {
         var timeouts: [(due: Int64, trigger: CallTrigger, leg: Int)] = []
         switch state.phase {
-        case .placing, .calling, .ringing: timeouts.append((state.ringEndMs, .ringTimedOut, 0))
+        case .placing: timeouts.append((state.ringEndMs, .ringTimedOut, 0))
+        case .calling, .ringing: timeouts.append((min(state.ringEndMs, state.machineAnswersMs), .ringTimedOut, 0))
+        case .recording: timeouts.append((messageEndMs, .messageFull, 0))
         case .accepted:
             timeouts.append((Self.time(state.acceptedMs, plus: configuration.connectTime), .connectTimedOut, 0))
             timeouts.append((Self.time(state.acceptedMs, plus: configuration.durationMax), .durationEnded, 0))
@@ -69,9 +73,17 @@ extension CallStateMachine {
         guard state.phase == .ended else { return nil }
         let isConfirmed =
             state.legs.allSatisfy { $0.confirmed == .ended } && state.writeRecord.status == .done
-            && state.releaseChannels.status != .wanted
+            && state.releaseChannels.status != .wanted && state.recordMessage.status != .wanted
             && state.claims.allSatisfy { $0.status == .released || $0.status == .refused }
         let time = isConfirmed ? configuration.endedTime : configuration.endedTimeMax
         return Self.time(state.endedMs, plus: max(.zero, time))
+    }
+}
+
+extension CallState {
+    /// When the answering machine answers a call that still rings.
+    fileprivate var machineAnswersMs: Int64 {
+        guard hasAnswering, answering.afterMs > 0 else { return .max }
+        return CallStateMachine.time(startedMs, plus: .milliseconds(answering.afterMs))
     }
 }

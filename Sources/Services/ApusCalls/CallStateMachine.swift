@@ -26,6 +26,10 @@ import SwiftProtobuf
 /// **Events** can be repeated without a further effect. An event that comes too late changes nothing, and its answer
 /// says how the call has ended for the leg.
 ///
+/// **Answering machine.** If nobody accepts in time, or nobody is left who could, the answering machine of a called
+/// party answers. The called parties are free again, and the caller publishes until it hangs up or the message has its
+/// longest length.
+///
 /// **Sessions.** A leg whose session has ended has ``CallConfiguration/grace`` to return, unless a push reaches it. A
 /// report about a session older than one already seen has no effect.
 ///
@@ -58,6 +62,7 @@ package struct CallStateMachine: Sendable {
         (state.id, state.type, state.startedMs) = (start.id.rawValue, start.type, now)
         (state.extra, state.keepConnect) = (start.extra.bytes, start.extra.keepConnect)
         state.ringEndMs = Self.time(now, plus: start.timeout ?? configuration.ringTime)
+        if let answering = start.answering { state.answering = answering }
         state.claims = [.with { $0.party = start.caller.party }]
         state.legs = [
             .with {
@@ -141,6 +146,7 @@ package struct CallStateMachine: Sendable {
         case .unspecified, .claiming, .UNRECOGNIZED: throw ApusError(.callUnknown)
         case .refused where state.phase != .ended: throw ApusError(.onCalling)
         case .claimed, .refused, .releasing, .released:
+            if state.phase == .recording { throw ApusError(.callTimedOut) }
             throw ApusError(state.winner != 0 ? .answeredByOthers : end.error ?? .rejectedByOthers)
         }
     }
@@ -152,6 +158,9 @@ package struct CallStateMachine: Sendable {
             .with {
                 $0.claim = UInt32(known ?? state.claims.endIndex - 1)
                 ($0.endpoint, $0.byPush) = (target.endpoint.rawValue, target.hasPush)
+                guard target.isAbsent else { return }
+                ($0.status, $0.reason, $0.number) = (.ended, .unreachable, ErrorCode.mediaDisconnected.number)
+                ($0.stage, $0.confirmed) = (.ended, .ended)
             })
     }
 
@@ -179,6 +188,8 @@ package struct CallStateMachine: Sendable {
         case .cancelled, .hungUp:
             if state.winner != 0 {
                 if isPart(leg) { end(.hungUp, by: leg, at: now, &actions) }
+            } else if isCaller, state.phase == .recording {
+                end(.messageEnded, by: leg, at: now, &actions)
             } else if isCaller {
                 end(.cancelled, by: leg, at: now, &actions)
             } else {
@@ -273,6 +284,8 @@ package struct CallStateMachine: Sendable {
             _ = move(.legLeft)
             return
         }
+        let isRejected = called.contains { state.legs[$0].reason == .rejected }
+        if !isRejected, answerByMachine(at: now, &actions) { return }
         if let leg = called.last(where: { state.legs[$0].reason == .rejected && state.legs[$0].number == 0 }) {
             end(.rejected, by: leg, at: now, &actions)
         } else if let leg = called.last(where: { state.legs[$0].reason == .busy }) {
@@ -282,9 +295,34 @@ package struct CallStateMachine: Sendable {
         }
     }
 
+    // MARK: The answering machine
+
+    /// The answering machine of a called party takes a message. False if no called party has one, or the call is not in
+    /// a phase for it.
+    mutating func answerByMachine(at now: Int64, _ actions: inout [CallAction]) -> Bool {
+        guard state.hasAnswering, move(.machineAnswers) != nil else { return false }
+        (state.messageMs, state.keepConnect) = (now, false)
+        state.legs[0].status = .accepted
+        for leg in state.legs.indices where isOpen(leg) {
+            finish(leg, .notAnswered, .callTimedOut, at: now, &actions)
+        }
+        for claim in state.claims.indices.dropFirst() { release(claim, at: now, &actions) }
+        want(.reserveChannels, at: now, &actions)
+        want(.recordMessage, at: now, &actions)
+        notify(0, .accepted, at: now, &actions)
+        return true
+    }
+
+    /// When the message has its longest length.
+    var messageEndMs: Int64 { Self.time(state.messageMs, plus: .milliseconds(state.answering.lengthMs)) }
+
+    /// The caller and the winner were chosen, or the answering machine has answered.
+    var isAnswered: Bool { state.winner != 0 || state.messageMs != 0 }
+
     // MARK: The accepted call
 
     private mutating func connected(_ leg: Int, at now: Int64) {
+        if state.phase == .recording { confirm(.accepted, of: leg) }
         guard isPart(leg), state.winner != 0, !state.legs[leg].isConnected else { return }
         let peer = leg == 0 ? Int(state.winner) : 0
         guard move(state.legs[peer].isConnected ? .bothConnected : .legConnected) != nil else { return }
@@ -306,13 +344,14 @@ package struct CallStateMachine: Sendable {
         state.endedMs = now
         // Nobody is called any more. What a caller has sent must not fill the owner's memory meanwhile.
         state.extra = CallState().extra
-        let isOwn = [.cancelled, .hungUp, .rejected, .failed].contains(trigger)
+        let isOwn = [.cancelled, .hungUp, .messageEnded, .rejected, .failed].contains(trigger)
         for other in state.legs.indices where other == 0 || state.legs[other].status != .ended {
             let end = CallLegEnd(of: state.end, for: other, isAccepted: state.winner != 0)
             finish(other, reason, end.error, isOwn: isOwn && other == leg, at: now, &actions)
         }
         for claim in state.claims.indices { release(claim, at: now, &actions) }
         if state.reserveChannels.status != .none { want(.releaseChannels, at: now, &actions) }
+        if state.recordMessage.status == .wanted { sendAgain(.recordMessage, at: now, &actions) }
         want(.writeRecord, at: now, &actions)
     }
 

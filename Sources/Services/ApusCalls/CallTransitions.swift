@@ -24,6 +24,12 @@ package enum CallTrigger: String, Sendable, CaseIterable {
     case lost
     case connectTimedOut = "connect time-out"
     case durationEnded = "duration"
+    /// Nobody can accept any more, or has in time, and a called party has an answering machine.
+    case machineAnswers = "answering machine"
+    /// The caller has left its message, and hangs up.
+    case messageEnded = "message ended"
+    /// The message has its longest length.
+    case messageFull = "message full"
     case forgotten
 }
 
@@ -62,6 +68,7 @@ package struct CallTransition: Sendable, Hashable {
         CallTransition(.calling, .failed, .ended, .failed),
         CallTransition(.calling, .lost, .ended, .lost),
         CallTransition(.calling, .ringTimedOut, .ended, .notAnswered),
+        CallTransition(.calling, .machineAnswers, .recording),
 
         CallTransition(.ringing, .legRang, .ringing),
         CallTransition(.ringing, .legLeft, .ringing),
@@ -74,6 +81,12 @@ package struct CallTransition: Sendable, Hashable {
         CallTransition(.ringing, .failed, .ended, .failed),
         CallTransition(.ringing, .lost, .ended, .lost),
         CallTransition(.ringing, .ringTimedOut, .ended, .notAnswered),
+        CallTransition(.ringing, .machineAnswers, .recording),
+
+        CallTransition(.recording, .messageEnded, .ended, .messageLeft),
+        CallTransition(.recording, .messageFull, .ended, .messageLeft),
+        CallTransition(.recording, .failed, .ended, .failed),
+        CallTransition(.recording, .lost, .ended, .lost),
 
         CallTransition(.accepted, .legConnected, .accepted),
         CallTransition(.accepted, .bothConnected, .connected),
@@ -126,6 +139,7 @@ extension CallPhase {
         case .ringing: "ringing"
         case .accepted: "accepted"
         case .connected: "connected"
+        case .recording: "recording"
         case .ended: "ended"
         case .UNRECOGNIZED: "unknown"
         }

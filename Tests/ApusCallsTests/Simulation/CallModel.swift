@@ -138,6 +138,8 @@ struct CallModel {
             conclude()
         case .legUnreachable(let leg): if open.contains(leg) { leave(leg, -2532) }
         case .partyReleased, .channelsReserved, .channelsReleased, .recordWritten, .restored, .timeAdvanced: break
+        // No party of the model has an answering machine: see AnsweringTests.
+        case .messageStored, .messageFull: break
         }
     }
 

@@ -146,6 +146,7 @@ extension CallWorld {
             if calls[call].endedAt == nil { violate("the record is written before the end") }
             calls[call].hasRecord = true
             send(.answer(call: call, .recordWritten), isInside: true)
+        case .recordMessage: violate("a message is recorded, and nobody has an answering machine")
         }
     }
 

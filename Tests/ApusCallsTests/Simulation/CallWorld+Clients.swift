@@ -210,7 +210,7 @@ extension CallWorld {
             clients[client].parts[call].leg = leg
             learn(end.number, call, client)
             confirm(.ended, call, client)
-        case .claim, .release, .reserveChannels, .releaseChannels, .writeRecord: break
+        case .claim, .release, .reserveChannels, .releaseChannels, .writeRecord, .recordMessage: break
         }
     }
 

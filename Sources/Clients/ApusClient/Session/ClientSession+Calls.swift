@@ -48,6 +48,9 @@ extension ClientSession {
             /// The caller learns that a called client rings.
             case ringing
             case accepted
+            /// To the caller: nobody has accepted. The answering machine of the peer plays its greeting, and takes a
+            /// message: what the caller publishes until it hangs up.
+            case message
             /// The error is nil for a normal end.
             case ended(ApusError?, reason: String)
         }
@@ -228,19 +231,21 @@ extension ClientSession.CallNotice {
     fileprivate init?(_ notice: ClientCallNotice) {
         switch notice.stage {
         case .ring: stage = notice.outgoing ? .ringing : .ring(timeout: .milliseconds(Int64(notice.timeoutMs)))
-        case .accepted: stage = .accepted
+        case .accepted: stage = notice.message ? .message : .accepted
         case .ended:
             let error = notice.code == 0 ? nil : ApusError(ErrorCode(number: notice.code))
             stage = .ended(error, reason: notice.reason)
         case .unspecified, .UNRECOGNIZED: return nil
         }
         (call, isOutgoing, extra) = (notice.call, notice.outgoing, notice.extra)
-        if notice.hasPeer {
-            peer =
-                notice.peer.device.isEmpty
-                ? .account(AccountID(unchecked: notice.peer.account)) : .device(DeviceID(unchecked: notice.peer.device))
-        } else {
-            peer = nil
-        }
+        peer = notice.hasPeer ? ClientSession.CallParty(notice.peer) : nil
+    }
+}
+
+extension ClientSession.CallParty {
+    init(_ party: ClientCallParty) {
+        self =
+            party.device.isEmpty
+            ? .account(AccountID(unchecked: party.account)) : .device(DeviceID(unchecked: party.device))
     }
 }

@@ -71,7 +71,7 @@ final class CallBenchClient: Sendable {
         switch notice.stage {
         case .ring: note(.ring, Notice(time: time, error: nil), of: notice.call)
         case .ringing: note(.ringing, Notice(time: time, error: nil), of: notice.call)
-        case .accepted: note(.accepted, Notice(time: time, error: nil), of: notice.call)
+        case .accepted, .message: note(.accepted, Notice(time: time, error: nil), of: notice.call)
         case .ended(let error, _): note(.ended, Notice(time: time, error: error), of: notice.call)
         }
     }

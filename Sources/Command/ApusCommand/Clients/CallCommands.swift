@@ -21,6 +21,7 @@ private struct CallReport: Encodable {
         case .ring: event = "ring"
         case .ringing: event = "ringing"
         case .accepted: event = "accepted"
+        case .message: event = "message"
         case .ended(let error, let reason): (event, code, self.reason) = ("ended", error?.code.number ?? 0, reason)
         }
     }
@@ -52,7 +53,7 @@ struct CallCommand: AsyncParsableCommand {
             while let notice = try await calls.nextNotice(), notice.call == call.id {
                 try output.show(notice)
                 if case .ended = notice.stage { break }
-                guard notice.stage == .accepted else { continue }
+                guard notice.stage == .accepted || notice.stage == .message else { continue }
                 if media.isEmpty {
                     try await session.reportCallConnected(call.id)
                 } else {
@@ -100,7 +101,7 @@ struct AnswerCommand: AsyncParsableCommand {
                     // One call at a time: the one before has ended, even if its notice has not come yet.
                     try await output.show(side)
                     side = try CallMedia(media, session, call: notice.call, log: log)
-                case .ringing: break
+                case .ringing, .message: break
                 case .ended:
                     endCount += 1
                     guard side?.call == notice.call else { break }
@@ -142,7 +143,7 @@ struct CallsCommand: AsyncParsableCommand {
 }
 
 extension ClientCallParty {
-    fileprivate var name: String { !device.isEmpty ? device : account.isEmpty ? "-" : account }
+    var name: String { !device.isEmpty ? device : account.isEmpty ? "-" : account }
 }
 
 extension OutputOptions {

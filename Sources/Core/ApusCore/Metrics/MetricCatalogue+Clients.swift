@@ -9,6 +9,21 @@ extension MetricCatalogue {
         .gauge("apus_calls_connections", "connections", "Connections of clients that take calls."),
         .gauge("apus_calls_media_clients", "clients", "Clients of this node that may publish and play in a call."),
         .counter(
+            "apus_answering_messages_total", "messages",
+            [
+                .init(
+                    "result",
+                    "`stored`, `empty` because the caller sent nothing, or `failed` because of the record store")
+            ],
+            "Messages that answering machines have taken at this node, by how they ended."),
+        .counter(
+            "apus_answering_messages_cut_total", "messages",
+            "Messages that had their largest size (`answering.message_bytes_max`)."),
+        .counter(
+            "apus_answering_refused_total", "calls",
+            "Calls that no answering machine takes, because it has too many messages (`answering.messages_max`)."),
+        .gauge("apus_answering_recordings", "messages", "Messages that this node records."),
+        .counter(
             "apus_push_sent_total", "messages",
             [.init("result", "`accepted` or `refused` by the webhook, `expired`, `cancelled` or `dropped`")],
             "Push notifications of calls that have ended, by how."),

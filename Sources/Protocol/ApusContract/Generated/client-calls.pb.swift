@@ -276,6 +276,10 @@ public nonisolated struct ClientCallNotice: Sendable {
 
   public var reason: String = String()
 
+  /// Of CALL_STAGE_ACCEPTED: nobody has accepted. The answering machine of the peer plays its greeting, and takes a
+  /// message.
+  public var message: Bool = false
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -414,6 +418,9 @@ public nonisolated struct ClientCallRecord: Sendable {
   public var endedMs: Int64 = 0
 
   public var reason: String = String()
+
+  /// When an answering machine has answered; 0: none has.
+  public var messageMs: Int64 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -632,7 +639,7 @@ nonisolated extension ClientCallInfo: SwiftProtobuf.Message, SwiftProtobuf._Mess
 
 nonisolated extension ClientCallNotice: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".CallNotice"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{1}stage\0\u{1}type\0\u{1}outgoing\0\u{1}peer\0\u{1}extra\0\u{3}timeout_ms\0\u{1}code\0\u{1}reason\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{1}stage\0\u{1}type\0\u{1}outgoing\0\u{1}peer\0\u{1}extra\0\u{3}timeout_ms\0\u{1}code\0\u{1}reason\0\u{1}message\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -649,6 +656,7 @@ nonisolated extension ClientCallNotice: SwiftProtobuf.Message, SwiftProtobuf._Me
       case 7: try { try decoder.decodeSingularUInt32Field(value: &self.timeoutMs) }()
       case 8: try { try decoder.decodeSingularInt32Field(value: &self.code) }()
       case 9: try { try decoder.decodeSingularStringField(value: &self.reason) }()
+      case 10: try { try decoder.decodeSingularBoolField(value: &self.message) }()
       default: break
       }
     }
@@ -686,6 +694,9 @@ nonisolated extension ClientCallNotice: SwiftProtobuf.Message, SwiftProtobuf._Me
     if !self.reason.isEmpty {
       try visitor.visitSingularStringField(value: self.reason, fieldNumber: 9)
     }
+    if self.message != false {
+      try visitor.visitSingularBoolField(value: self.message, fieldNumber: 10)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -699,6 +710,7 @@ nonisolated extension ClientCallNotice: SwiftProtobuf.Message, SwiftProtobuf._Me
     if lhs.timeoutMs != rhs.timeoutMs {return false}
     if lhs.code != rhs.code {return false}
     if lhs.reason != rhs.reason {return false}
+    if lhs.message != rhs.message {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -883,7 +895,7 @@ nonisolated extension ClientListCallsResponse: SwiftProtobuf.Message, SwiftProto
 
 nonisolated extension ClientCallRecord: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".CallRecord"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{1}type\0\u{1}caller\0\u{1}called\0\u{1}winner\0\u{3}started_ms\0\u{3}rang_ms\0\u{3}accepted_ms\0\u{3}connected_ms\0\u{3}ended_ms\0\u{1}reason\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{1}type\0\u{1}caller\0\u{1}called\0\u{1}winner\0\u{3}started_ms\0\u{3}rang_ms\0\u{3}accepted_ms\0\u{3}connected_ms\0\u{3}ended_ms\0\u{1}reason\0\u{3}message_ms\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -902,6 +914,7 @@ nonisolated extension ClientCallRecord: SwiftProtobuf.Message, SwiftProtobuf._Me
       case 9: try { try decoder.decodeSingularInt64Field(value: &self.connectedMs) }()
       case 10: try { try decoder.decodeSingularInt64Field(value: &self.endedMs) }()
       case 11: try { try decoder.decodeSingularStringField(value: &self.reason) }()
+      case 12: try { try decoder.decodeSingularInt64Field(value: &self.messageMs) }()
       default: break
       }
     }
@@ -945,6 +958,9 @@ nonisolated extension ClientCallRecord: SwiftProtobuf.Message, SwiftProtobuf._Me
     if !self.reason.isEmpty {
       try visitor.visitSingularStringField(value: self.reason, fieldNumber: 11)
     }
+    if self.messageMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.messageMs, fieldNumber: 12)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -960,6 +976,7 @@ nonisolated extension ClientCallRecord: SwiftProtobuf.Message, SwiftProtobuf._Me
     if lhs.connectedMs != rhs.connectedMs {return false}
     if lhs.endedMs != rhs.endedMs {return false}
     if lhs.reason != rhs.reason {return false}
+    if lhs.messageMs != rhs.messageMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

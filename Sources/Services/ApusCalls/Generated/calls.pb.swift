@@ -131,6 +131,9 @@ package nonisolated enum CallPhase: SwiftProtobuf.Enum, Swift.CaseIterable {
   /// The caller and the winner have media.
   case connected // = 5
   case ended // = 6
+
+  /// Nobody has accepted, and the answering machine of a called party takes a message.
+  case recording // = 7
   case UNRECOGNIZED(Int)
 
   package init() {
@@ -146,6 +149,7 @@ package nonisolated enum CallPhase: SwiftProtobuf.Enum, Swift.CaseIterable {
     case 4: self = .accepted
     case 5: self = .connected
     case 6: self = .ended
+    case 7: self = .recording
     default: self = .UNRECOGNIZED(rawValue)
     }
   }
@@ -159,6 +163,7 @@ package nonisolated enum CallPhase: SwiftProtobuf.Enum, Swift.CaseIterable {
     case .accepted: return 4
     case .connected: return 5
     case .ended: return 6
+    case .recording: return 7
     case .UNRECOGNIZED(let i): return i
     }
   }
@@ -172,6 +177,7 @@ package nonisolated enum CallPhase: SwiftProtobuf.Enum, Swift.CaseIterable {
     .accepted,
     .connected,
     .ended,
+    .recording,
   ]
 
 }
@@ -232,7 +238,7 @@ package nonisolated enum CallStage: SwiftProtobuf.Enum, Swift.CaseIterable {
   /// To a called leg: ring. To the caller: a leg rings.
   case ring // = 1
 
-  /// To the caller and the winner: the call is accepted, and here is your token.
+  /// To the caller and the winner: the call is accepted. To the caller alone: the answering machine has answered.
   case accepted // = 2
   case ended // = 3
   case UNRECOGNIZED(Int)
@@ -306,6 +312,9 @@ package nonisolated enum CallEndReason: SwiftProtobuf.Enum, Swift.CaseIterable {
 
   /// Of a leg only: another one has accepted.
   case answeredByOthers // = 13
+
+  /// The answering machine has taken a message.
+  case messageLeft // = 14
   case UNRECOGNIZED(Int)
 
   package init() {
@@ -328,6 +337,7 @@ package nonisolated enum CallEndReason: SwiftProtobuf.Enum, Swift.CaseIterable {
     case 11: self = .lost
     case 12: self = .failed
     case 13: self = .answeredByOthers
+    case 14: self = .messageLeft
     default: self = .UNRECOGNIZED(rawValue)
     }
   }
@@ -348,6 +358,7 @@ package nonisolated enum CallEndReason: SwiftProtobuf.Enum, Swift.CaseIterable {
     case .lost: return 11
     case .failed: return 12
     case .answeredByOthers: return 13
+    case .messageLeft: return 14
     case .UNRECOGNIZED(let i): return i
     }
   }
@@ -368,6 +379,7 @@ package nonisolated enum CallEndReason: SwiftProtobuf.Enum, Swift.CaseIterable {
     .lost,
     .failed,
     .answeredByOthers,
+    .messageLeft,
   ]
 
 }
@@ -547,6 +559,12 @@ package nonisolated enum CallNoteKind: SwiftProtobuf.Enum, Swift.CaseIterable {
   case refused // = 2
   case released // = 3
   case recordWritten // = 4
+
+  /// The message is stored…
+  case messageStored // = 5
+
+  /// …or has no room for more.
+  case messageFull // = 6
   case UNRECOGNIZED(Int)
 
   package init() {
@@ -560,6 +578,8 @@ package nonisolated enum CallNoteKind: SwiftProtobuf.Enum, Swift.CaseIterable {
     case 2: self = .refused
     case 3: self = .released
     case 4: self = .recordWritten
+    case 5: self = .messageStored
+    case 6: self = .messageFull
     default: self = .UNRECOGNIZED(rawValue)
     }
   }
@@ -571,6 +591,8 @@ package nonisolated enum CallNoteKind: SwiftProtobuf.Enum, Swift.CaseIterable {
     case .refused: return 2
     case .released: return 3
     case .recordWritten: return 4
+    case .messageStored: return 5
+    case .messageFull: return 6
     case .UNRECOGNIZED(let i): return i
     }
   }
@@ -582,6 +604,8 @@ package nonisolated enum CallNoteKind: SwiftProtobuf.Enum, Swift.CaseIterable {
     .refused,
     .released,
     .recordWritten,
+    .messageStored,
+    .messageFull,
   ]
 
 }
@@ -753,6 +777,42 @@ package nonisolated struct CallEffect: Sendable {
   package init() {}
 }
 
+/// The answering machine of a called party
+package nonisolated struct CallAnswering: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var party: CallParty {
+    get {_party ?? CallParty()}
+    set {_party = newValue}
+  }
+  /// Returns true if `party` has been explicitly set.
+  package var hasParty: Bool {self._party != nil}
+  /// Clears the value of `party`. Subsequent reads from it will return its default value.
+  package mutating func clearParty() {self._party = nil}
+
+  /// It answers so long after the start, if the call does not ring out before; 0: when nobody is left who could accept.
+  package var afterMs: Int64 = 0
+
+  /// The longest message, in milliseconds.
+  package var lengthMs: Int64 = 0
+
+  /// How long a message is kept, in milliseconds.
+  package var keepMs: Int64 = 0
+
+  /// The greeting, and of how many pieces it is; 0: none.
+  package var greeting: UInt64 = 0
+
+  package var greetingPieces: UInt32 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+
+  fileprivate var _party: CallParty? = nil
+}
+
 /// One call
 package nonisolated struct CallState: @unchecked Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
@@ -868,6 +928,31 @@ package nonisolated struct CallState: @unchecked Sendable {
   package var hasWriteRecord: Bool {_storage._writeRecord != nil}
   /// Clears the value of `writeRecord`. Subsequent reads from it will return its default value.
   package mutating func clearWriteRecord() {_uniqueStorage()._writeRecord = nil}
+
+  /// Takes a message if nobody accepts.
+  package var answering: CallAnswering {
+    get {_storage._answering ?? CallAnswering()}
+    set {_uniqueStorage()._answering = newValue}
+  }
+  /// Returns true if `answering` has been explicitly set.
+  package var hasAnswering: Bool {_storage._answering != nil}
+  /// Clears the value of `answering`. Subsequent reads from it will return its default value.
+  package mutating func clearAnswering() {_uniqueStorage()._answering = nil}
+
+  /// When it has answered; 0: it has not.
+  package var messageMs: Int64 {
+    get {_storage._messageMs}
+    set {_uniqueStorage()._messageMs = newValue}
+  }
+
+  package var recordMessage: CallEffect {
+    get {_storage._recordMessage ?? CallEffect()}
+    set {_uniqueStorage()._recordMessage = newValue}
+  }
+  /// Returns true if `recordMessage` has been explicitly set.
+  package var hasRecordMessage: Bool {_storage._recordMessage != nil}
+  /// Clears the value of `recordMessage`. Subsequent reads from it will return its default value.
+  package mutating func clearRecordMessage() {_uniqueStorage()._recordMessage = nil}
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -1029,6 +1114,9 @@ package nonisolated struct CallCallee: Sendable {
   /// A push reaches it without a session.
   package var byPush: Bool = false
 
+  /// It stands for a party without a client, whose answering machine answers at once.
+  package var absent: Bool = false
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -1064,11 +1152,21 @@ package nonisolated struct CallPlace: Sendable {
 
   package var extra: Data = Data()
 
+  package var answering: CallAnswering {
+    get {_answering ?? CallAnswering()}
+    set {_answering = newValue}
+  }
+  /// Returns true if `answering` has been explicitly set.
+  package var hasAnswering: Bool {self._answering != nil}
+  /// Clears the value of `answering`. Subsequent reads from it will return its default value.
+  package mutating func clearAnswering() {self._answering = nil}
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
 
   fileprivate var _caller: CallParty? = nil
+  fileprivate var _answering: CallAnswering? = nil
 }
 
 /// What a leg sees
@@ -1380,6 +1478,9 @@ package nonisolated struct CallNotice: Sendable {
   /// For the node only: the media of the call have ended. It has no stage, and the client does not receive it.
   package var mediaEnded: Bool = false
 
+  /// Of `accepted`: the answering machine of the peer takes a message.
+  package var message: Bool = false
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -1521,6 +1622,56 @@ package nonisolated struct CallPushTaken: Sendable {
   package init() {}
 }
 
+/// 0x004c, to the owner's own node: record the caller's side of a call, whose answering machine takes a message
+package nonisolated struct CallRecording: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var call: String = String()
+
+  package var caller: CallParty {
+    get {_caller ?? CallParty()}
+    set {_caller = newValue}
+  }
+  /// Returns true if `caller` has been explicitly set.
+  package var hasCaller: Bool {self._caller != nil}
+  /// Clears the value of `caller`. Subsequent reads from it will return its default value.
+  package mutating func clearCaller() {self._caller = nil}
+
+  package var answering: CallAnswering {
+    get {_answering ?? CallAnswering()}
+    set {_answering = newValue}
+  }
+  /// Returns true if `answering` has been explicitly set.
+  package var hasAnswering: Bool {self._answering != nil}
+  /// Clears the value of `answering`. Subsequent reads from it will return its default value.
+  package mutating func clearAnswering() {self._answering = nil}
+
+  /// Unix milliseconds: when the machine has answered.
+  package var startedMs: Int64 = 0
+
+  /// The call has ended: store what there is.
+  package var over: Bool = false
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+
+  fileprivate var _caller: CallParty? = nil
+  fileprivate var _answering: CallAnswering? = nil
+}
+
+package nonisolated struct CallRecordingTaken: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
 /// Where an app receives push notifications
 package nonisolated struct CallStoredPush: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
@@ -1625,7 +1776,7 @@ nonisolated extension CallPartyKind: SwiftProtobuf._ProtoNameProviding {
 }
 
 nonisolated extension CallPhase: SwiftProtobuf._ProtoNameProviding {
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0PHASE_UNSPECIFIED\0\u{1}PHASE_PLACING\0\u{1}PHASE_CALLING\0\u{1}PHASE_RINGING\0\u{1}PHASE_ACCEPTED\0\u{1}PHASE_CONNECTED\0\u{1}PHASE_ENDED\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0PHASE_UNSPECIFIED\0\u{1}PHASE_PLACING\0\u{1}PHASE_CALLING\0\u{1}PHASE_RINGING\0\u{1}PHASE_ACCEPTED\0\u{1}PHASE_CONNECTED\0\u{1}PHASE_ENDED\0\u{1}PHASE_RECORDING\0")
 }
 
 nonisolated extension CallLegStatus: SwiftProtobuf._ProtoNameProviding {
@@ -1637,7 +1788,7 @@ nonisolated extension CallStage: SwiftProtobuf._ProtoNameProviding {
 }
 
 nonisolated extension CallEndReason: SwiftProtobuf._ProtoNameProviding {
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0END_REASON_UNSPECIFIED\0\u{1}END_REASON_HUNG_UP\0\u{1}END_REASON_CANCELLED\0\u{1}END_REASON_REJECTED\0\u{1}END_REASON_BUSY\0\u{1}END_REASON_NOT_ANSWERED\0\u{1}END_REASON_UNREACHABLE\0\u{1}END_REASON_ON_CALLING\0\u{1}END_REASON_GLARE\0\u{1}END_REASON_CONNECT_TIMED_OUT\0\u{1}END_REASON_DURATION_ENDED\0\u{1}END_REASON_LOST\0\u{1}END_REASON_FAILED\0\u{1}END_REASON_ANSWERED_BY_OTHERS\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0END_REASON_UNSPECIFIED\0\u{1}END_REASON_HUNG_UP\0\u{1}END_REASON_CANCELLED\0\u{1}END_REASON_REJECTED\0\u{1}END_REASON_BUSY\0\u{1}END_REASON_NOT_ANSWERED\0\u{1}END_REASON_UNREACHABLE\0\u{1}END_REASON_ON_CALLING\0\u{1}END_REASON_GLARE\0\u{1}END_REASON_CONNECT_TIMED_OUT\0\u{1}END_REASON_DURATION_ENDED\0\u{1}END_REASON_LOST\0\u{1}END_REASON_FAILED\0\u{1}END_REASON_ANSWERED_BY_OTHERS\0\u{1}END_REASON_MESSAGE_LEFT\0")
 }
 
 nonisolated extension CallClaimStatus: SwiftProtobuf._ProtoNameProviding {
@@ -1653,7 +1804,7 @@ nonisolated extension CallEventKind: SwiftProtobuf._ProtoNameProviding {
 }
 
 nonisolated extension CallNoteKind: SwiftProtobuf._ProtoNameProviding {
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0NOTE_KIND_UNSPECIFIED\0\u{1}NOTE_KIND_CLAIMED\0\u{1}NOTE_KIND_REFUSED\0\u{1}NOTE_KIND_RELEASED\0\u{1}NOTE_KIND_RECORD_WRITTEN\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0NOTE_KIND_UNSPECIFIED\0\u{1}NOTE_KIND_CLAIMED\0\u{1}NOTE_KIND_REFUSED\0\u{1}NOTE_KIND_RELEASED\0\u{1}NOTE_KIND_RECORD_WRITTEN\0\u{1}NOTE_KIND_MESSAGE_STORED\0\u{1}NOTE_KIND_MESSAGE_FULL\0")
 }
 
 nonisolated extension CallSide: SwiftProtobuf._ProtoNameProviding {
@@ -1929,9 +2080,68 @@ nonisolated extension CallEffect: SwiftProtobuf.Message, SwiftProtobuf._MessageI
   }
 }
 
+nonisolated extension CallAnswering: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Answering"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}party\0\u{3}after_ms\0\u{3}length_ms\0\u{3}keep_ms\0\u{1}greeting\0\u{3}greeting_pieces\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularMessageField(value: &self._party) }()
+      case 2: try { try decoder.decodeSingularInt64Field(value: &self.afterMs) }()
+      case 3: try { try decoder.decodeSingularInt64Field(value: &self.lengthMs) }()
+      case 4: try { try decoder.decodeSingularInt64Field(value: &self.keepMs) }()
+      case 5: try { try decoder.decodeSingularUInt64Field(value: &self.greeting) }()
+      case 6: try { try decoder.decodeSingularUInt32Field(value: &self.greetingPieces) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
+    try { if let v = self._party {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 1)
+    } }()
+    if self.afterMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.afterMs, fieldNumber: 2)
+    }
+    if self.lengthMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.lengthMs, fieldNumber: 3)
+    }
+    if self.keepMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.keepMs, fieldNumber: 4)
+    }
+    if self.greeting != 0 {
+      try visitor.visitSingularUInt64Field(value: self.greeting, fieldNumber: 5)
+    }
+    if self.greetingPieces != 0 {
+      try visitor.visitSingularUInt32Field(value: self.greetingPieces, fieldNumber: 6)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CallAnswering, rhs: CallAnswering) -> Bool {
+    if lhs._party != rhs._party {return false}
+    if lhs.afterMs != rhs.afterMs {return false}
+    if lhs.lengthMs != rhs.lengthMs {return false}
+    if lhs.keepMs != rhs.keepMs {return false}
+    if lhs.greeting != rhs.greeting {return false}
+    if lhs.greetingPieces != rhs.greetingPieces {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
 nonisolated extension CallState: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".State"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}type\0\u{1}extra\0\u{3}keep_connect\0\u{1}phase\0\u{1}legs\0\u{1}claims\0\u{1}winner\0\u{1}end\0\u{3}started_ms\0\u{3}ring_end_ms\0\u{3}responded_ms\0\u{3}accepted_ms\0\u{3}connected_ms\0\u{3}ended_ms\0\u{3}reserve_channels\0\u{3}release_channels\0\u{3}write_record\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}type\0\u{1}extra\0\u{3}keep_connect\0\u{1}phase\0\u{1}legs\0\u{1}claims\0\u{1}winner\0\u{1}end\0\u{3}started_ms\0\u{3}ring_end_ms\0\u{3}responded_ms\0\u{3}accepted_ms\0\u{3}connected_ms\0\u{3}ended_ms\0\u{3}reserve_channels\0\u{3}release_channels\0\u{3}write_record\0\u{1}answering\0\u{3}message_ms\0\u{3}record_message\0")
 
   fileprivate class _StorageClass {
     var _id: String = String()
@@ -1952,6 +2162,9 @@ nonisolated extension CallState: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
     var _reserveChannels: CallEffect? = nil
     var _releaseChannels: CallEffect? = nil
     var _writeRecord: CallEffect? = nil
+    var _answering: CallAnswering? = nil
+    var _messageMs: Int64 = 0
+    var _recordMessage: CallEffect? = nil
 
       // This property is used as the initial default value for new instances of the type.
       // The type itself is protecting the reference to its storage via CoW semantics.
@@ -1980,6 +2193,9 @@ nonisolated extension CallState: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
       _reserveChannels = source._reserveChannels
       _releaseChannels = source._releaseChannels
       _writeRecord = source._writeRecord
+      _answering = source._answering
+      _messageMs = source._messageMs
+      _recordMessage = source._recordMessage
     }
   }
 
@@ -2016,6 +2232,9 @@ nonisolated extension CallState: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
         case 16: try { try decoder.decodeSingularMessageField(value: &_storage._reserveChannels) }()
         case 17: try { try decoder.decodeSingularMessageField(value: &_storage._releaseChannels) }()
         case 18: try { try decoder.decodeSingularMessageField(value: &_storage._writeRecord) }()
+        case 19: try { try decoder.decodeSingularMessageField(value: &_storage._answering) }()
+        case 20: try { try decoder.decodeSingularInt64Field(value: &_storage._messageMs) }()
+        case 21: try { try decoder.decodeSingularMessageField(value: &_storage._recordMessage) }()
         default: break
         }
       }
@@ -2082,6 +2301,15 @@ nonisolated extension CallState: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
       try { if let v = _storage._writeRecord {
         try visitor.visitSingularMessageField(value: v, fieldNumber: 18)
       } }()
+      try { if let v = _storage._answering {
+        try visitor.visitSingularMessageField(value: v, fieldNumber: 19)
+      } }()
+      if _storage._messageMs != 0 {
+        try visitor.visitSingularInt64Field(value: _storage._messageMs, fieldNumber: 20)
+      }
+      try { if let v = _storage._recordMessage {
+        try visitor.visitSingularMessageField(value: v, fieldNumber: 21)
+      } }()
     }
     try unknownFields.traverse(visitor: &visitor)
   }
@@ -2109,6 +2337,9 @@ nonisolated extension CallState: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
         if _storage._reserveChannels != rhs_storage._reserveChannels {return false}
         if _storage._releaseChannels != rhs_storage._releaseChannels {return false}
         if _storage._writeRecord != rhs_storage._writeRecord {return false}
+        if _storage._answering != rhs_storage._answering {return false}
+        if _storage._messageMs != rhs_storage._messageMs {return false}
+        if _storage._recordMessage != rhs_storage._recordMessage {return false}
         return true
       }
       if !storagesAreEqual {return false}
@@ -2341,7 +2572,7 @@ nonisolated extension CallPartyEntity: SwiftProtobuf.Message, SwiftProtobuf._Mes
 
 nonisolated extension CallCallee: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Callee"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}party\0\u{1}endpoint\0\u{3}by_push\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}party\0\u{1}endpoint\0\u{3}by_push\0\u{1}absent\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -2352,6 +2583,7 @@ nonisolated extension CallCallee: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       case 1: try { try decoder.decodeSingularMessageField(value: &self._party) }()
       case 2: try { try decoder.decodeSingularStringField(value: &self.endpoint) }()
       case 3: try { try decoder.decodeSingularBoolField(value: &self.byPush) }()
+      case 4: try { try decoder.decodeSingularBoolField(value: &self.absent) }()
       default: break
       }
     }
@@ -2371,6 +2603,9 @@ nonisolated extension CallCallee: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if self.byPush != false {
       try visitor.visitSingularBoolField(value: self.byPush, fieldNumber: 3)
     }
+    if self.absent != false {
+      try visitor.visitSingularBoolField(value: self.absent, fieldNumber: 4)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -2378,6 +2613,7 @@ nonisolated extension CallCallee: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if lhs._party != rhs._party {return false}
     if lhs.endpoint != rhs.endpoint {return false}
     if lhs.byPush != rhs.byPush {return false}
+    if lhs.absent != rhs.absent {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -2385,7 +2621,7 @@ nonisolated extension CallCallee: SwiftProtobuf.Message, SwiftProtobuf._MessageI
 
 nonisolated extension CallPlace: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Place"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}type\0\u{1}caller\0\u{1}endpoint\0\u{1}session\0\u{1}callees\0\u{3}timeout_ms\0\u{1}extra\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}type\0\u{1}caller\0\u{1}endpoint\0\u{1}session\0\u{1}callees\0\u{3}timeout_ms\0\u{1}extra\0\u{1}answering\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -2400,6 +2636,7 @@ nonisolated extension CallPlace: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
       case 5: try { try decoder.decodeRepeatedMessageField(value: &self.callees) }()
       case 6: try { try decoder.decodeSingularInt64Field(value: &self.timeoutMs) }()
       case 7: try { try decoder.decodeSingularBytesField(value: &self.extra) }()
+      case 8: try { try decoder.decodeSingularMessageField(value: &self._answering) }()
       default: break
       }
     }
@@ -2431,6 +2668,9 @@ nonisolated extension CallPlace: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
     if !self.extra.isEmpty {
       try visitor.visitSingularBytesField(value: self.extra, fieldNumber: 7)
     }
+    try { if let v = self._answering {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 8)
+    } }()
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -2442,6 +2682,7 @@ nonisolated extension CallPlace: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
     if lhs.callees != rhs.callees {return false}
     if lhs.timeoutMs != rhs.timeoutMs {return false}
     if lhs.extra != rhs.extra {return false}
+    if lhs._answering != rhs._answering {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -2957,7 +3198,7 @@ nonisolated extension CallReachable: SwiftProtobuf.Message, SwiftProtobuf._Messa
 
 nonisolated extension CallNotice: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Notice"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{1}stage\0\u{3}is_caller\0\u{1}peer\0\u{1}type\0\u{1}extra\0\u{3}ring_end_ms\0\u{1}reason\0\u{1}number\0\u{3}media_ended\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{1}stage\0\u{3}is_caller\0\u{1}peer\0\u{1}type\0\u{1}extra\0\u{3}ring_end_ms\0\u{1}reason\0\u{1}number\0\u{3}media_ended\0\u{1}message\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -2975,6 +3216,7 @@ nonisolated extension CallNotice: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       case 8: try { try decoder.decodeSingularEnumField(value: &self.reason) }()
       case 9: try { try decoder.decodeSingularInt32Field(value: &self.number) }()
       case 10: try { try decoder.decodeSingularBoolField(value: &self.mediaEnded) }()
+      case 11: try { try decoder.decodeSingularBoolField(value: &self.message) }()
       default: break
       }
     }
@@ -3015,6 +3257,9 @@ nonisolated extension CallNotice: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if self.mediaEnded != false {
       try visitor.visitSingularBoolField(value: self.mediaEnded, fieldNumber: 10)
     }
+    if self.message != false {
+      try visitor.visitSingularBoolField(value: self.message, fieldNumber: 11)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -3029,6 +3274,7 @@ nonisolated extension CallNotice: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if lhs.reason != rhs.reason {return false}
     if lhs.number != rhs.number {return false}
     if lhs.mediaEnded != rhs.mediaEnded {return false}
+    if lhs.message != rhs.message {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -3238,6 +3484,79 @@ nonisolated extension CallPushTaken: SwiftProtobuf.Message, SwiftProtobuf._Messa
   }
 
   package static func ==(lhs: CallPushTaken, rhs: CallPushTaken) -> Bool {
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension CallRecording: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Recording"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{1}caller\0\u{1}answering\0\u{3}started_ms\0\u{1}over\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.call) }()
+      case 2: try { try decoder.decodeSingularMessageField(value: &self._caller) }()
+      case 3: try { try decoder.decodeSingularMessageField(value: &self._answering) }()
+      case 4: try { try decoder.decodeSingularInt64Field(value: &self.startedMs) }()
+      case 5: try { try decoder.decodeSingularBoolField(value: &self.over) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
+    if !self.call.isEmpty {
+      try visitor.visitSingularStringField(value: self.call, fieldNumber: 1)
+    }
+    try { if let v = self._caller {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 2)
+    } }()
+    try { if let v = self._answering {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 3)
+    } }()
+    if self.startedMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.startedMs, fieldNumber: 4)
+    }
+    if self.over != false {
+      try visitor.visitSingularBoolField(value: self.over, fieldNumber: 5)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CallRecording, rhs: CallRecording) -> Bool {
+    if lhs.call != rhs.call {return false}
+    if lhs._caller != rhs._caller {return false}
+    if lhs._answering != rhs._answering {return false}
+    if lhs.startedMs != rhs.startedMs {return false}
+    if lhs.over != rhs.over {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension CallRecordingTaken: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".RecordingTaken"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap()
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    // Load everything into unknown fields
+    while try decoder.nextFieldNumber() != nil {}
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CallRecordingTaken, rhs: CallRecordingTaken) -> Bool {
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

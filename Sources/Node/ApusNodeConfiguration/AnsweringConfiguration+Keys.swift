@@ -1,0 +1,19 @@
+import ApusAnswering
+import ApusConfiguration
+import ApusCore
+
+extension AnsweringConfiguration {
+    /// Reads the keys under `answering.`.
+    mutating func read(_ reader: inout ConfigurationReader) throws(ApusError) {
+        messagesMax = try reader.int("answering.messages_max", default: messagesMax, in: 1...500)
+        messageByteCountMax = try reader.bytes("answering.message_bytes_max", default: messageByteCountMax)
+        guard (64 << 10...256 << 20).contains(messageByteCountMax) else {
+            throw reader.invalid("answering.message_bytes_max", "64KiB to 256MiB are expected")
+        }
+        recordingsMax = try reader.int("answering.recordings_max", default: recordingsMax, in: 1...10_000)
+        storeInterval = try reader.duration("answering.store_interval", default: storeInterval)
+        guard (.milliseconds(50) ... .seconds(2)).contains(storeInterval) else {
+            throw reader.invalid("answering.store_interval", "50ms to 2s are expected")
+        }
+    }
+}

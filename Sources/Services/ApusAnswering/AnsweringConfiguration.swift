@@ -1,0 +1,40 @@
+/// The bounds of answering machines (D13, docs/answering-machine.md).
+package struct AnsweringConfiguration: Sendable, Hashable {
+    /// Messages of one party. A machine that has so many does not answer. Key `answering.messages_max`.
+    package var messagesMax = 50
+    /// The size at which a message is cut off. Key `answering.message_bytes_max`.
+    package var messageByteCountMax = 16 << 20
+    /// Messages that one node records at once. One more is recorded when there is room again. Key
+    /// `answering.recordings_max`.
+    package var recordingsMax = 64
+    /// How often the frames that have come in are stored. Until then they are in the channel, at two nodes. Key
+    /// `answering.store_interval`.
+    package var storeInterval = Duration.milliseconds(500)
+
+    /// The longest message, in seconds, and that of a machine that names none.
+    package static let lengthSecondsMax: UInt32 = 120
+    package static let lengthSeconds: UInt32 = 30
+    /// How long a machine may wait, in seconds.
+    package static let afterSecondsMax: UInt32 = 120
+    /// How long messages are kept, in days, and those of a machine that names nothing.
+    package static let keepDaysMax: UInt32 = 365
+    package static let keepDays: UInt32 = 30
+    /// The longest piece of a greeting in a request.
+    package static let greetingPieceByteCountMax = 64 << 10
+    /// The most pieces of a greeting: 2 MiB.
+    package static let greetingPiecesMax: UInt32 = 32
+    /// The longest greeting, in microseconds.
+    package static let greetingTimeMax: Int64 = 30_000_000
+    /// The pieces in which frames are stored, and those of an MP4.
+    static let framePieceByteCount = 128 << 10
+    static let moviePieceByteCount = 64 << 10
+    /// Pieces that are removed, or made, in one step.
+    static let stepCount = 32
+    /// A message that is still being recorded so long after its longest length, in milliseconds, has lost its call.
+    static let abandonedAfterMs: Int64 = 180_000
+    /// Frames that come in faster than the store takes them wait up to this size; then the recorder falls behind, as a
+    /// slow viewer does.
+    static let waitingByteCountMax = 8 << 20
+
+    package init() {}
+}

@@ -1,0 +1,201 @@
+import ApusCalls
+package import ApusCore
+package import ApusStorage
+import SwiftProtobuf
+
+/// Answering machines, their messages, and what both are made of.
+///
+/// A message is a record, which names the last frame that is stored, and pieces: frames while it is recorded, and then
+/// an MP4. A step that adds frames changes the record too, under its version, so of two recorders one goes on.
+///
+/// Isolation: `Sendable`; may be called from any task.
+package struct AnsweringRecords: Sendable {
+    static let machines = RecordCollection<AnsweringMachine>(
+        "answering-machines", layout: 1, key: { OrderedKey(.text($0.party)) })
+    /// By the call's id, with indexes by party, the newest first, by the time at which they expire, and of those that
+    /// are being recorded.
+    static let messages = RecordCollection<AnsweringMessage>(
+        "call-messages", layout: 1, key: { OrderedKey(.text($0.call)) },
+        indexes: [
+            RecordIndex("party") { message in
+                guard message.state != .deleted else { return [] }
+                return [OrderedKey(.text(message.party), .signed(-message.startedMs), .text(message.call))]
+            },
+            RecordIndex("expires") { [OrderedKey(.signed($0.state == .deleted ? 0 : $0.expiresMs))] },
+            RecordIndex("recording") { $0.state == .recording ? [OrderedKey(.signed($0.untilMs))] : [] },
+        ])
+    package static let frames = RecordCollection<AnsweringPiece>("call-message-frames", layout: 1, key: pieceKey)
+    package static let movies = RecordCollection<AnsweringPiece>("call-message-movies", layout: 1, key: pieceKey)
+    static let greetings = RecordCollection<AnsweringPiece>("answering-greetings", layout: 1, key: pieceKey)
+    package static let catalogue = RecordCatalogue([machines, messages, frames, movies, greetings])
+
+    @Sendable private static func pieceKey(_ piece: AnsweringPiece) -> OrderedKey { key(piece.of, piece.index) }
+
+    static func key(_ name: String, _ index: UInt32) -> OrderedKey { OrderedKey(.text(name), .signed(Int64(index))) }
+
+    /// The name of a party in records.
+    static func name(_ party: CallParty) -> String { "\(party.kind == .device ? "device" : "account")/\(party.id)" }
+
+    /// Where a greeting of a party is: one of two places, so that a call that plays the one before is not disturbed.
+    static func greetingPlace(_ number: UInt64, of party: String) -> String { "\(party)/\(number % 2)" }
+
+    let store: any RecordStore
+
+    package init(_ store: any RecordStore) { self.store = store }
+
+    // MARK: - Machines
+
+    func machine(_ party: String) async throws(ApusError) -> Record<AnsweringMachine>? {
+        try await store.record(Self.machines, OrderedKey(.text(party)))
+    }
+
+    /// Changes a machine, also while others do.
+    ///
+    /// - Throws: 10030 if others change it all the time, 10021.
+    @discardableResult
+    func change(
+        _ party: String, _ body: (inout AnsweringMachine) -> Void
+    ) async throws(ApusError) -> (old: AnsweringMachine, new: AnsweringMachine) {
+        for attempt in 0..<8 {
+            let known = try await machine(party)
+            let old = known?.body ?? .with { $0.party = party }
+            var new = old
+            body(&new)
+            do throws(ApusError) {
+                try await store.commit(
+                    Self.machines.put(new, fence: .none, if: known.map { .version($0.version) } ?? .absent))
+                return (old, new)
+            } catch {
+                guard error.code == .versionConflict else { throw error }
+            }
+            await store.pause(after: attempt)
+        }
+        throw ApusError(.versionConflict, "the answering machine is being changed by others")
+    }
+
+    /// The first pieces of a greeting.
+    func greetingPieces(
+        _ number: UInt64, of party: String, count: UInt32
+    ) async throws(ApusError) -> [AnsweringPiece] {
+        try await pieces(Self.greetings, of: Self.greetingPlace(number, of: party), from: 0).filter { $0.index < count }
+    }
+
+    // MARK: - Messages
+
+    /// A message that is not deleted.
+    package func message(_ call: String) async throws(ApusError) -> Record<AnsweringMessage>? {
+        let found = try await store.record(Self.messages, OrderedKey(.text(call)))
+        return found?.body.state == .deleted ? nil : found
+    }
+
+    /// Some messages of a party, the newest first, and the token of the next page; empty at the end.
+    ///
+    /// - Throws: 21031 for a token that is none.
+    package func page(
+        of party: String, after token: String, limit: Int
+    ) async throws(ApusError) -> (messages: [AnsweringMessage], next: String) {
+        var from: RecordToken?
+        if !token.isEmpty {
+            let parts = token.split(separator: "-", maxSplits: 1, omittingEmptySubsequences: false)
+            guard parts.count == 2, (1...16).contains(parts[0].utf8.count), let started = Int64(parts[0]),
+                CallID(rawValue: String(parts[1])) != nil
+            else { throw ApusError(.badParameter, "pageToken is not one of a list of messages") }
+            let id = String(parts[1])
+            from = RecordToken(
+                value: OrderedKey(.text(party), .signed(-started), .text(id)), key: OrderedKey(.text(id)))
+        }
+        let page = try await store.page(
+            Self.messages, by: "party", prefix: OrderedKey(.text(party)), after: from, limit: limit)
+        let messages = page.records.map(\.body)
+        return (messages, page.next == nil ? "" : messages.last.map { "\($0.startedMs)-\($0.call)" } ?? "")
+    }
+
+    /// Replaces a message, with further writes in the same step. Returns its new version.
+    ///
+    /// - Parameter version: the one that was read; nil for a new message.
+    /// - Throws: 10030 if it was changed since.
+    package func put(
+        _ message: AnsweringMessage, version: UInt64?, with others: [RecordWrite] = []
+    ) async throws(ApusError) -> UInt64 {
+        let write = try Self.messages.put(message, fence: .none, if: version.map { .version($0) } ?? .absent)
+        return try await store.commit(RecordStep([write] + others)).first ?? 0
+    }
+
+    /// The pieces of a message or a greeting from this one on, at most ``AnsweringConfiguration/stepCount``.
+    package func pieces(
+        _ collection: RecordCollection<AnsweringPiece>, of name: String, from index: UInt32
+    ) async throws(ApusError) -> [AnsweringPiece] {
+        try await store.page(
+            collection, prefix: Self.key(name, index), below: Self.key(name, .max),
+            limit: AnsweringConfiguration.stepCount
+        ).records.map(\.body)
+    }
+
+    /// Removes all pieces. Can be repeated.
+    func erase(_ collection: RecordCollection<AnsweringPiece>, of name: String) async throws(ApusError) {
+        while true {
+            let found = try await pieces(collection, of: name, from: 0)
+            guard !found.isEmpty else { return }
+            try await store.commit(
+                RecordStep(found.map { collection.erase(Self.key(name, $0.index), fence: .none) }))
+        }
+    }
+
+    /// Removes a message. It is gone for clients at once; if the node dies before its pieces are, another one removes
+    /// them.
+    package func delete(_ message: AnsweringMessage, _ version: UInt64) async throws(ApusError) {
+        var deleted = message
+        deleted.state = .deleted
+        try await sweep(message.call, try await put(deleted, version: version))
+    }
+
+    /// Removes what is left of a deleted message.
+    private func sweep(_ call: String, _ version: UInt64) async throws(ApusError) {
+        try await erase(Self.frames, of: call)
+        try await erase(Self.movies, of: call)
+        try await store.commit(
+            Self.messages.erase(OrderedKey(.text(call)), fence: .none, if: .version(version)))
+    }
+
+    /// Stores messages whose calls were lost while they were being recorded, with what there is of them.
+    package func storeAbandoned(at now: Int64) async throws(ApusError) {
+        let found = try await store.page(
+            Self.messages, by: "recording", below: OrderedKey(.signed(now - AnsweringConfiguration.abandonedAfterMs)),
+            limit: AnsweringConfiguration.stepCount
+        ).records
+        for message in found {
+            do throws(ApusError) {
+                if message.body.frames == 0 {
+                    try await delete(message.body, message.version)
+                } else {
+                    try await store(message.body, message.version)
+                }
+            } catch {
+                // Another node stores it.
+                guard error.code == .versionConflict else { throw error }
+            }
+        }
+    }
+
+    /// Removes messages that are deleted or have expired.
+    package func removeExpired(at now: Int64) async throws(ApusError) {
+        while true {
+            let found = try await store.page(
+                Self.messages, by: "expires", below: OrderedKey(.signed(now)), limit: AnsweringConfiguration.stepCount
+            ).records
+            for message in found {
+                do throws(ApusError) {
+                    if message.body.state == .deleted {
+                        try await sweep(message.body.call, message.version)
+                    } else {
+                        try await delete(message.body, message.version)
+                    }
+                } catch {
+                    // Another node removes it.
+                    guard error.code == .versionConflict else { throw error }
+                }
+            }
+            guard found.count == AnsweringConfiguration.stepCount else { return }
+        }
+    }
+}

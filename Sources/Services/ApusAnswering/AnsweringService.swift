@@ -1,0 +1,235 @@
+package import ApusCalls
+package import ApusChannels
+import ApusClientAPI
+package import ApusCluster
+import ApusContract
+package import ApusCore
+import ApusMedia
+import ApusSessions
+package import ApusStorage
+import CoreMetrics
+import Foundation
+import Logging
+package import NIOCore
+import ServiceLifecycle
+import SwiftProtobuf
+import Synchronization
+
+/// Answering machines of devices and accounts (docs/answering-machine.md).
+///
+/// A call that nobody accepts asks its owner's node to record its caller. Messages are in records, so any node reads
+/// them.
+///
+/// Concurrency model: any thread. A `Mutex` guards the table of recordings.
+package final class AnsweringService: Service, AnsweringMachines, Sendable {
+    private struct Recording {
+        var recorder: MessageRecorder
+        var report: @Sendable (MessageReport) -> Void
+        var isRunning = false
+    }
+
+    let configuration: AnsweringConfiguration
+    let view: ClusterView
+    let records: AnsweringRecords
+    let sessions: SessionRecords
+    private let channels: ChannelService
+    private let group: any EventLoopGroup
+    private let limited: LogLimiter
+    private let recordings = Mutex<[String: Recording]>([:])
+    private let waiting: AsyncStream<MessageRecorder>
+    private let waitingFeed: AsyncStream<MessageRecorder>.Continuation
+
+    private let stored = Counter(label: "apus_answering_messages_total", dimensions: [("result", "stored")])
+    private let empty = Counter(label: "apus_answering_messages_total", dimensions: [("result", "empty")])
+    private let failed = Counter(label: "apus_answering_messages_total", dimensions: [("result", "failed")])
+    private let cut = Counter(label: "apus_answering_messages_cut_total")
+    private let full = Counter(label: "apus_answering_refused_total")
+    private let active = Gauge(label: "apus_answering_recordings")
+
+    /// Recordings that wait for a task. One more is left out: its call asks again.
+    private static let waitingMax = 1024
+    private static let cleanInterval = Duration.seconds(60)
+
+    package init(
+        _ configuration: AnsweringConfiguration, _ view: ClusterView, records: any RecordStore,
+        channels: ChannelService, group: any EventLoopGroup, limited: LogLimiter
+    ) {
+        (self.configuration, self.view, self.channels, self.group) = (configuration, view, channels, group)
+        (self.records, sessions, self.limited) = (AnsweringRecords(records), SessionRecords(records), limited)
+        (waiting, waitingFeed) = AsyncStream.makeStream(bufferingPolicy: .bufferingOldest(Self.waitingMax))
+    }
+
+    // MARK: - For calls
+
+    package func machine(of parties: [CallParty]) async -> CallAnswering? {
+        do throws(ApusError) {
+            for party in parties {
+                if let found = try await machine(of: party) { return found }
+            }
+        } catch {
+            // The call is placed all the same.
+            limited.log(.warning, "The answering machine of a call cannot be read", metadata: Logger.facts(of: error))
+        }
+        return nil
+    }
+
+    private func machine(of party: CallParty) async throws(ApusError) -> CallAnswering? {
+        let name = AnsweringRecords.name(party)
+        guard let machine = try await records.machine(name)?.body, machine.isEnabled else { return nil }
+        let kept = try await records.page(of: name, after: "", limit: configuration.messagesMax).messages
+        guard kept.count < configuration.messagesMax else {
+            full.increment()
+            return nil
+        }
+        return .with {
+            ($0.party, $0.afterMs, $0.lengthMs, $0.keepMs) = (party, machine.afterMs, machine.lengthMs, machine.keepMs)
+            ($0.greeting, $0.greetingPieces) = (machine.greeting, machine.greetingPieces)
+        }
+    }
+
+    package func record(_ recording: CallRecording, report: @escaping @Sendable (MessageReport) -> Void) {
+        let recorder = recordings.withLock { recordings -> MessageRecorder? in
+            if let known = recordings[recording.call] {
+                if recording.over { known.recorder.end() }
+                return nil
+            }
+            guard recordings.count < Self.waitingMax else { return nil }
+            let recorder = MessageRecorder(recording, self)
+            if recording.over { recorder.end() }
+            recordings[recording.call] = Recording(recorder: recorder, report: report)
+            return recorder
+        }
+        if let recorder { waitingFeed.yield(recorder) }
+    }
+
+    /// Records messages, stores those that were abandoned, and removes those that have expired, until the node stops.
+    package func run() async throws {
+        await cancelWhenGracefulShutdown {
+            await withDiscardingTaskGroup { group in
+                group.addTask { await self.recordAll() }
+                group.addTask { await self.clean() }
+            }
+        }
+    }
+
+    private func recordAll() async {
+        await withTaskGroup(of: Void.self) { group in
+            var count = 0
+            for await recorder in waiting {
+                if count >= configuration.recordingsMax { await group.next() } else { count += 1 }
+                group.addTask { await self.record(recorder) }
+            }
+        }
+    }
+
+    private func record(_ recorder: MessageRecorder) async {
+        let call = recorder.recording.call
+        let report = recordings.withLock { recordings in
+            active.record(recordings.count)
+            return recordings[call]?.report
+        }
+        guard let report else { return }
+        let greeting = await greeting(of: recorder.recording)
+        do throws(ApusError) {
+            let outcome = try await recorder.run(greeting) {
+                self.cut.increment()
+                report(.full)
+            }
+            switch outcome {
+            case .stored:
+                stored.increment()
+                report(.stored)
+            case .empty:
+                empty.increment()
+                report(.stored)
+            case .left: break
+            }
+        } catch {
+            failed.increment()
+            limited.log(.error, "A message cannot be stored", metadata: Logger.facts(of: error))
+        }
+        greeting?.stop()
+        recordings.withLock { recordings in
+            recordings[call] = nil
+            active.record(recordings.count)
+        }
+    }
+
+    private func clean() async {
+        // Nodes that start together look at different times.
+        var pause = Self.cleanInterval * Double.random(in: 0.1...1)
+        while (try? await Task.sleep(for: pause)) != nil {
+            // A store that cannot be used now is tried again at the next turn.
+            try? await records.storeAbandoned(at: view.clock.wallMilliseconds())
+            try? await records.removeExpired(at: view.clock.wallMilliseconds())
+            pause = Self.cleanInterval
+        }
+    }
+
+    // MARK: - For recorders
+
+    func noteFailure(_ error: ApusError) {
+        limited.log(.warning, "A message is recorded again from its last frame", metadata: Logger.facts(of: error))
+    }
+
+    /// The account to which a party belongs; empty for a device that is bound to none.
+    func account(of party: CallParty) async throws(ApusError) -> String {
+        guard party.kind == .device else { return party.id }
+        return try await sessions.record(of: DeviceID(unchecked: party.id))?.account?.rawValue ?? ""
+    }
+
+    /// Joins the channel of a call's caller.
+    ///
+    /// - Parameter onFirst: called on the event loop with the first frame.
+    func join(
+        _ call: String, after: FramePosition, onFirst: @escaping @Sendable (any EventLoop) -> Void
+    ) async throws(ApusError) -> MessageStream {
+        let sink = MessageSink(group.next(), onFirst: onFirst)
+        let channel = CallChannel.published(by: .caller, of: call)
+        let result = await withCheckedContinuation { continuation in
+            sink.eventLoop.execute { [channels] in
+                channels.play(channel, sink: sink, after: after) { result in
+                    if case .success(let receipt) = result { receipt.open() }
+                    continuation.resume(returning: result)
+                }
+            }
+        }
+        return MessageStream(sink: sink, receipt: try result.get())
+    }
+
+    /// The greeting of a machine; nil if it has none, or the call is over.
+    private func greeting(of recording: CallRecording) async -> GreetingPlayer? {
+        let answering = recording.answering
+        guard answering.greetingPieces != 0, !recording.over else { return nil }
+        do throws(ApusError) {
+            let pieces = try await records.greetingPieces(
+                answering.greeting, of: AnsweringRecords.name(answering.party), count: answering.greetingPieces)
+            let frames = try StoredFrames.frames(of: pieces)
+            let account = AccountID(rawValue: try await account(of: answering.party))
+            let channel = CallChannel.published(by: .winner, of: recording.call)
+            return GreetingPlayer(frames, group.next()) { [channels] player, opened in
+                let offer = PublishOffer(epoch: 0, instance: .random(in: 1...UInt64.max), oldest: 0)
+                channels.publish(channel, of: account, offer: offer, sink: player, completion: opened)
+            }
+        } catch {
+            limited.log(.warning, "A greeting cannot be played", metadata: Logger.facts(of: error))
+            return nil
+        }
+    }
+}
+
+/// A recorder's place in a channel.
+struct MessageStream: Sendable {
+    let sink: MessageSink
+    let receipt: Receipt
+
+    /// Takes what has come in. Lets the channel send more, if it was waiting.
+    func take() -> ReceivedFrames {
+        let wasFull = !sink.isWritable
+        let frames = sink.take()
+        if wasFull { sink.eventLoop.execute { receipt.becameWritable() } }
+        return frames
+    }
+
+    func close() { sink.eventLoop.execute { receipt.close() } }
+}

@@ -1,0 +1,192 @@
+import ApusCalls
+import ApusChannels
+import ApusCluster
+import ApusMedia
+package import ApusCore
+import ApusStorage
+import Foundation
+import NIOCore
+import SwiftProtobuf
+import Synchronization
+
+/// Records one message: the frames of the caller's channel, and when the call is over, an MP4 of them.
+///
+/// The owner of the call asks its own node for it. If that node dies, the next owner asks its own, which goes on behind
+/// the last frame that is stored. The channel has the frames since then, at another node. If two nodes record at once,
+/// because one was slow to learn that it does not own the call any more, each step of one makes the next step of the
+/// other fail, and the one that does not own the call stops.
+///
+/// Concurrency model: one task runs ``run()``. ``end()`` may be called from anywhere.
+final class MessageRecorder: Sendable {
+    enum Outcome: Sendable {
+        case stored
+        /// The caller has sent nothing.
+        case empty
+        /// Another node goes on.
+        case left
+    }
+
+    /// Frames of a caller that has hung up are on their way for so long at most.
+    private static let tail = Duration.milliseconds(400)
+    private static let retryDelay = Duration.milliseconds(500)
+
+    /// From the first frame of the caller to the greeting: the caller asks for it at about the same time.
+    private static let greetingDelay = Duration.milliseconds(200)
+    /// A caller that sends nothing is greeted after this time.
+    private static let greetingTime = Duration.seconds(2)
+
+    let recording: CallRecording
+    private let service: AnsweringService
+    private let isOver = Mutex(false)
+
+    init(_ recording: CallRecording, _ service: AnsweringService) {
+        (self.recording, self.service) = (recording, service)
+    }
+
+    /// The call is over.
+    func end() { isOver.withLock { $0 = true } }
+
+    /// Records until the call is over, and stores the message. Repeats what the store refuses.
+    ///
+    /// - Parameter isFull: called once when the message has its largest size.
+    /// - Throws: what the store still fails with long after the call.
+    func run(_ greeting: GreetingPlayer?, isFull: @Sendable () -> Void) async throws(ApusError) -> Outcome {
+        while true {
+            do throws(ApusError) {
+                return try await record(greeting, isFull: isFull)
+            } catch {
+                guard !Task.isCancelled, isMine, now < untilMs + 120_000 else {
+                    guard isMine else { return .left }
+                    throw error
+                }
+                service.noteFailure(error)
+            }
+            try? await Task.sleep(for: Self.retryDelay)
+        }
+    }
+
+    private var records: AnsweringRecords { service.records }
+    private var now: Int64 { service.view.clock.wallMilliseconds() }
+    private var untilMs: Int64 { recording.startedMs + recording.answering.lengthMs }
+    private var isMine: Bool {
+        guard let shard = CallService.shard(of: recording.call) else { return false }
+        return service.view.isLocal(shard)
+    }
+
+    private func record(_ greeting: GreetingPlayer?, isFull: @Sendable () -> Void) async throws(ApusError) -> Outcome {
+        var (message, version) = try await begin()
+        guard message.state != .stored else { return .stored }
+        let began = MonotonicTime.now()
+        if message.frames > 0 { greeting?.start(elapsed: .milliseconds(max(0, now - recording.startedMs))) }
+        let after = message.frames == 0 ? nil : FramePosition(epoch: message.epoch, sequence: message.sequence)
+        let stream = try await service.join(
+            recording.call, after: after ?? FramePosition(epoch: 0, sequence: 0),
+            onFirst: { loop in
+                loop.scheduleTask(in: TimeAmount(Self.greetingDelay)) { greeting?.start(elapsed: .zero) }
+            })
+        defer { stream.close() }
+        var quietSince = MonotonicTime.now()
+        while !Task.isCancelled {
+            try? await Task.sleep(for: isOver.withLock { $0 } ? .milliseconds(50) : service.configuration.storeInterval)
+            if MonotonicTime.now() - began >= Self.greetingTime { greeting?.start(elapsed: .zero) }
+            let frames = stream.take()
+            if frames.count > 0 || frames.lost > 0 {
+                quietSince = .now()
+                if !message.isCut {
+                    version = try await records.add(
+                        frames, to: &message, version, byteCountMax: service.configuration.messageByteCountMax)
+                    if message.isCut { isFull() }
+                }
+            }
+            let isDone = isOver.withLock { $0 } && MonotonicTime.now() - quietSince >= Self.tail
+            if isDone || now > untilMs + 10_000 { break }
+            // The channel has moved: the frames are behind those that are stored.
+            if frames.isEnded { throw ApusError(.moved) }
+        }
+        guard message.frames > 0 else {
+            try await records.delete(message, version)
+            return .empty
+        }
+        try await records.store(message, version)
+        return .stored
+    }
+
+    /// The message so far, or a new one.
+    private func begin() async throws(ApusError) -> (AnsweringMessage, UInt64) {
+        if let known = try await records.message(recording.call) { return (known.body, known.version) }
+        let party = recording.answering.party
+        let message = AnsweringMessage.with {
+            ($0.call, $0.party) = (recording.call, AnsweringRecords.name(party))
+            if recording.caller.kind == .device {
+                $0.callerDevice = recording.caller.id
+            } else {
+                $0.callerAccount = recording.caller.id
+            }
+            ($0.state, $0.startedMs, $0.untilMs) = (.recording, recording.startedMs, untilMs)
+            $0.expiresMs = recording.startedMs + max(86_400_000, recording.answering.keepMs)
+        }
+        var owned = message
+        owned.account = try await service.account(of: party)
+        return (owned, try await records.put(owned, version: nil))
+    }
+}
+
+extension AnsweringRecords {
+    /// Makes the MP4 of a message whose frames are all stored, and then removes the frames. Can be repeated, also by
+    /// another node: the pieces are the same.
+    ///
+    /// A stream that MP4 cannot hold is stored without one.
+    package func store(_ message: AnsweringMessage, _ version: UInt64) async throws(ApusError) {
+        var stored = message
+        (stored.state, stored.bytes, stored.pieces) = (.stored, 0, 0)
+        do throws(ApusError) {
+            try await writeMovie(of: &stored)
+        } catch {
+            guard [.mediaUnreadable, .malformed, .versionUnsupported].contains(error.code) else { throw error }
+            try await erase(Self.movies, of: message.call)
+            (stored.bytes, stored.pieces) = (0, 0)
+        }
+        _ = try await put(stored, version: version)
+        try await erase(Self.frames, of: message.call)
+    }
+
+    private func writeMovie(of message: inout AnsweringMessage) async throws(ApusError) {
+        var limits = FragmentedMP4Writer.Limits()
+        limits.fragmentDuration = .seconds(1)
+        var (writer, frames, movie) = (FragmentedMP4Writer(limits: limits), StoredFrames(), ByteBuffer())
+        var index: UInt32 = 0
+        while index < message.framePieces {
+            let pieces = try await pieces(Self.frames, of: message.call, from: index)
+            guard !pieces.isEmpty else { throw ApusError(.storageFailed, "a piece of a message is missing") }
+            for piece in pieces {
+                frames.append(ByteBuffer(bytes: piece.data))
+                while let frame = try frames.next() {
+                    // The end of the caller's stream is no picture.
+                    guard !frame.header.flags.contains(.endOfEpoch) || frame.payload.readableBytes > 0 else { continue }
+                    movie.writeImmutableBuffer(try writer.write(frame))
+                }
+            }
+            index += UInt32(pieces.count)
+            try await writePieces(of: &movie, &message, isLast: false)
+        }
+        movie.writeImmutableBuffer(try writer.finish())
+        try await writePieces(of: &movie, &message, isLast: true)
+    }
+
+    private func writePieces(
+        of movie: inout ByteBuffer, _ message: inout AnsweringMessage, isLast: Bool
+    ) async throws(ApusError) {
+        let size = AnsweringConfiguration.moviePieceByteCount
+        while movie.readableBytes >= (isLast ? 1 : size),
+            let data = movie.readSlice(length: min(size, movie.readableBytes))
+        {
+            let piece = AnsweringPiece.with {
+                ($0.of, $0.index, $0.data) = (message.call, message.pieces, Data(data.readableBytesView))
+            }
+            try await store.commit(Self.movies.put(piece, fence: .none))
+            message.pieces += 1
+            message.bytes += UInt64(data.readableBytes)
+        }
+        movie.discardReadBytes()
+    }
+}

@@ -1,0 +1,48 @@
+package import ApusCore
+package import ApusMedia
+package import NIOCore
+
+/// Splits stored bytes into media frames: header and payload of each, one after the other.
+///
+/// Pure value.
+package struct StoredFrames: Sendable {
+    /// The offset of the payload's length in a header.
+    private static let lengthOffset = 28
+    private var buffer = ByteBuffer()
+
+    package init() {}
+
+    /// Bytes of a frame that is not complete.
+    package var rest: Int { buffer.readableBytes }
+
+    package mutating func append(_ bytes: ByteBuffer) {
+        buffer.discardReadBytes()
+        buffer.writeImmutableBuffer(bytes)
+    }
+
+    /// All frames of pieces.
+    ///
+    /// - Throws: as ``next()``.
+    static func frames(of pieces: [AnsweringPiece]) throws(ApusError) -> [MediaFrame] {
+        var (stored, frames) = (Self(), [MediaFrame]())
+        for piece in pieces {
+            stored.append(ByteBuffer(bytes: piece.data))
+            while let frame = try stored.next() { frames.append(frame) }
+        }
+        return frames
+    }
+
+    /// The next frame; nil if more bytes are needed.
+    ///
+    /// - Throws: 10001 if the bytes are no frame, 10003 for one of a later version.
+    package mutating func next() throws(ApusError) -> MediaFrame? {
+        guard buffer.readableBytes >= MediaHeader.byteCount,
+            let length = buffer.getInteger(at: buffer.readerIndex + Self.lengthOffset, as: UInt32.self)
+        else { return nil }
+        guard length <= MediaFrame.payloadByteCountMax else {
+            throw ApusError(.malformed, "a stored frame is too long")
+        }
+        guard let bytes = buffer.readSlice(length: MediaHeader.byteCount + Int(length)) else { return nil }
+        return try MediaFrame(decoding: bytes)
+    }
+}
