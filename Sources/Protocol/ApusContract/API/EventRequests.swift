@@ -23,7 +23,10 @@ extension ClientSendToServerRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             112, "servers.send", .post("/v1/server-messages"), roles: [.device, .app], isIdempotent: false,
-            fields: ["url": FieldRule(pattern: "^[A-Za-z0-9._-]{1,63}(/[A-Za-z0-9._~/-]{0,200})?$", isRequired: true)],
+            fields: [
+                "url": FieldRule(pattern: "^[A-Za-z0-9._-]{1,63}(/[A-Za-z0-9._~/-]{0,200})?$", isRequired: true),
+                "timeout_ms": FieldRule(range: 0...86_400_000),
+            ],
             "Send raw data to a server of the integrator, and get its answer.")
     }
 }

@@ -125,7 +125,7 @@ extension ClientReadFirmwareRequest: ClientRequestMessage {
         ClientRequestInfo(
             141, "firmware.read", .get("/v1/devices/{device}/firmware/{version}/bytes"), roles: .device,
             fields: [
-                "device": .identifier, "version": .version, "offset": FieldRule(pattern: "^(0|[1-9][0-9]{0,12})$"),
+                "device": .identifier, "version": .version, "offset": FieldRule(pattern: "^(0|[1-9][0-9]{0,11})$"),
             ],
             "Read a part of an image of this device's firmware.")
     }
