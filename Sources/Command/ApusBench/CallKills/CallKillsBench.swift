@@ -47,6 +47,7 @@ struct BenchCallKillsCommand: AsyncParsableCommand {
                     kills: options.kills, down: .milliseconds(Int64(options.downMilliseconds)))
             }
             guard !options.alone else { return result }
+            BenchScope.say(result.table)
             try FileManager.default.createDirectory(atPath: directory, withIntermediateDirectories: true)
             scope.onEnd { try? FileManager.default.removeItem(atPath: directory) }
             let kamailio = try KamailioKill(

@@ -130,7 +130,7 @@ struct KamailioKill {
 
     func run(down: Duration) async throws -> KamailioKillResult {
         var result = KamailioKillResult()
-        var proxy = try await start()
+        let proxy = try await start()
         for state in State.allCases { try await register(state) }
         for state in State.allCases { _ = try callee(state) }
         try await Task.sleep(for: .milliseconds(500))
@@ -140,9 +140,9 @@ struct KamailioKill {
         result.dialogsBefore = dialogs()
         callers.append(try caller(.placing))
         try await Task.sleep(for: .milliseconds(500))
-        for pid in Kamailio.children(of: proxy) + [proxy] { Kamailio.end(pid, named: Kamailio.processName) }
+        Self.end(proxy)
         try await Task.sleep(for: down)
-        proxy = try await start()
+        _ = try await start()
         result.dialogsAfter = dialogs()
         let deadline = first + Self.timeMax
         while callers.contains(where: \.isRunning), MonotonicTime.now() < deadline {
@@ -156,16 +156,27 @@ struct KamailioKill {
         return result
     }
 
+    /// Through a shell: kamailio closes the descriptor by which a `Process` notices the end of a program, and no other
+    /// end would be noticed any more.
     private func start() async throws -> pid_t {
-        let main = try Kamailio.start(
-            programs.kamailio, ["-DD", "-E", "-f", "\(folder)/kamailio.cfg", "-l", "udp:127.0.0.1:\(port)"], in: folder)
-        let pid = main.processIdentifier
-        scope.onEnd {
-            for pid in Kamailio.children(of: pid) + [pid] { Kamailio.end(pid, named: Kamailio.processName) }
-        }
+        let shell = try Kamailio.start(
+            "/bin/sh",
+            [
+                "-c", "\"$0\" \"$@\" & wait", programs.kamailio, "-DD", "-E", "-f", "\(folder)/kamailio.cfg", "-l",
+                "udp:127.0.0.1:\(port)",
+            ], in: folder)
+        let parent = shell.processIdentifier
+        scope.onEnd { for pid in Kamailio.children(of: parent) { Self.end(pid) } }
         try await Task.sleep(for: .seconds(1))
-        guard main.isRunning else { throw ApusError(.internalFailure, "kamailio did not start") }
+        guard shell.isRunning, let pid = Kamailio.children(of: parent).first else {
+            throw ApusError(.internalFailure, "kamailio did not start")
+        }
         return pid
+    }
+
+    /// Kills kamailio and its workers.
+    private static func end(_ main: pid_t) {
+        for pid in Kamailio.children(of: main) + [main] { Kamailio.end(pid, named: Kamailio.processName) }
     }
 
     private func register(_ state: State) async throws {
