@@ -2,6 +2,7 @@ import ApusClient
 import ApusContract
 import ApusCore
 import Foundation
+import SwiftProtobuf
 import Testing
 
 @Suite("Calls in all states while nodes are killed (CALL-3 to CALL-9, CALL-13)", .serialized, .timeLimit(.minutes(3)))
@@ -62,5 +63,23 @@ struct CallKillTests {
             _ = try await app.session.ask(
                 ClientStartCallRequest.with { ($0.type, $0.targets, $0.id) = (1, start.targets, "+") })
         }
+    }
+
+    @Test("A client that was away when its call ended learns that as soon as it is back")
+    func endWhileAway() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 30_660)
+        defer { cluster.down() }
+        let (bell, app) = try await CallClient.pair(cluster)
+        defer { app.close() }
+        let call = try await app.ring(bell)
+        bell.close()
+        try await app.session.hangUpCall(call)
+        // The notice of the end has been sent in vain, and is repeated 7 seconds after the end.
+        try await Task.sleep(for: .milliseconds(3300))
+        let back = try CallClient(cluster, 3, device: "bell")
+        defer { back.close() }
+        let start = ContinuousClock.now
+        #expect(try await back.end(call)?.code == .callCancelled)
+        #expect(ContinuousClock.now - start < .seconds(2))
     }
 }

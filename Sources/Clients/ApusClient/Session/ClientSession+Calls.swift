@@ -8,7 +8,7 @@ import Synchronization
 /// A client takes calls while it iterates ``calls()``, and can place calls then. All functions throw −2508 for a call
 /// that is over or unknown, 8003 if this client has no part in it, and 21025 if no node is connected for five seconds.
 ///
-/// A request whose answer is lost, since its node has died, is sent again. It has its effect once.
+/// A request whose answer is lost, because the node has died, is sent again for five seconds. It has its effect once.
 extension ClientSession {
     /// Who calls or is called.
     public enum CallParty: Sendable, Hashable {
