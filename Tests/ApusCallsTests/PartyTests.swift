@@ -24,9 +24,9 @@ struct PartyTests {
         #expect(try party.claim(Self.claim("x"), at: 0) == .granted)
         #expect(try party.claim(Self.claim("x"), at: 1) == .granted)
         #expect(try party.claim(Self.claim("y"), at: 1) == .refused && party.isOnCalling(at: 1))
-        party.release(CallID(unchecked: "y"))
+        party.release(CallID(unchecked: "y"), at: 2)
         #expect(party.isOnCalling(at: 2))
-        party.release(CallID(unchecked: "x"))
+        party.release(CallID(unchecked: "x"), at: 2)
         #expect(!party.isOnCalling(at: 2))
         #expect(try party.claim(Self.claim("x"), at: 3) == .refused, "the claim came late")
         #expect(try party.claim(Self.claim("z"), at: 3) == .granted)
@@ -46,12 +46,25 @@ struct PartyTests {
     @Test("CALL-5: a release that overtakes its claim is kept in mind, and a repeated claim does not shorten a renewal")
     func overtaking() throws {
         var party = try PartyStateMachine()
-        party.release(CallID(unchecked: "x"))
+        party.release(CallID(unchecked: "x"), at: 0)
         #expect(try party.claim(Self.claim("x"), at: 0) == .refused)
         #expect(try party.claim(Self.claim("y", until: 50_000), at: 0) == .granted)
         #expect(try party.claim(Self.claim("y", until: 20_000), at: 0) == .granted)
         #expect(party.nextMs == 50_000)
         expectRefused(.malformed) { _ = try party.claim(Self.claim(""), at: 0) }
+    }
+
+    @Test("A client that returns is expected by the call of its party, and by one that has released it lately")
+    func returning() throws {
+        var party = try PartyStateMachine()
+        #expect(party.recentCalls(at: 0).isEmpty)
+        #expect(try party.claim(Self.claim("x"), at: 0) == .granted)
+        #expect(party.recentCalls(at: 1) == [CallID(unchecked: "x")])
+        party.release(CallID(unchecked: "x"), at: 1000)
+        #expect(party.recentCalls(at: 120_999) == [CallID(unchecked: "x")])
+        #expect(try party.claim(Self.claim("y", until: 200_000), at: 100_000) == .granted)
+        #expect(party.recentCalls(at: 120_999) == [CallID(unchecked: "y"), CallID(unchecked: "x")])
+        #expect(party.recentCalls(at: 121_000) == [CallID(unchecked: "y")])
     }
 
     @Test("CALL-8: of two parties that call each other the call with the lesser id goes on", arguments: [true, false])
@@ -110,7 +123,7 @@ struct PartyTests {
                     case .refused: events = [(call, .partyRefused(party))]
                     }
                 case .release(let party):
-                    parties[party == alice.party ? 0 : 1].release(CallID(unchecked: call == 0 ? "x" : "y"))
+                    parties[party == alice.party ? 0 : 1].release(CallID(unchecked: call == 0 ? "x" : "y"), at: 0)
                     events = [(call, .partyReleased(party))]
                 default: break
                 }

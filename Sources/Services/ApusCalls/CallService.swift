@@ -119,7 +119,7 @@ package final class CallService: Service, Sendable {
     ///
     /// - Throws: 10007 after too many calls of this account, −2500 if a parameter is out of range, −2501 for a party
     ///   that the cluster does not know, 8003 and 12004 for one that this client may not call, 8000 if no called party
-    ///   has a client that takes calls, 21025 for a connection that takes none.
+    ///   has a client that takes calls, 21025 for a connection that takes none, 21031 for an id that is not valid.
     func start(_ request: ClientStartCallRequest, _ call: ClientCall) async throws(ApusError) -> ClientCallInfo {
         let sender = try sender(call)
         guard let connection = call.connection, connections.number(of: connection) != nil else {
@@ -128,8 +128,13 @@ package final class CallService: Service, Sendable {
         guard starts.withLock({ $0.take(call.session.account.rawValue, at: .now()) }) else {
             throw ApusError(.overloaded, "the account places too many calls; try again later")
         }
+        let number = try Self.number(request) ?? RequestID(high: .random(in: 0...(.max)), low: .random(in: 0...(.max)))
         let type = CallType(rawValue: Int(request.type)) ?? .unspecified
         let parties = try await parties(request, call)
+        if request.again, let first = parties.first {
+            let known = CallID(shard: first.address.shard, number)
+            if let view = try await placed(known, by: sender, call) { return ClientCallInfo(known, view) }
+        }
         var called: [[CallCallee]] = []
         for party in parties { called.append(try await callees(of: party, call)) }
         var callees = Self.inTurn(called, countMax: configuration.legsMax)
@@ -138,7 +143,6 @@ package final class CallService: Service, Sendable {
         guard let first = parties.first, !callees.isEmpty else {
             throw ApusError(.targetOffline, "no client of the called parties takes calls")
         }
-        let number = call.request ?? RequestID(high: .random(in: 0...(.max)), low: .random(in: 0...(.max)))
         let id = CallID(shard: first.address.shard, number)
         let place = CallPlace.with {
             ($0.type, $0.caller, $0.endpoint, $0.session) = (
@@ -151,6 +155,34 @@ package final class CallService: Service, Sendable {
         let view = try await ref(id).ask(place, timeout: try call.timeLeft(), call: call.entityCall)
         placed.increment()
         return ClientCallInfo(id, view)
+    }
+
+    /// The number in the session id that the client has chosen; nil if it leaves that to the cluster.
+    private static func number(_ request: ClientStartCallRequest) throws(ApusError) -> RequestID? {
+        guard !request.id.isEmpty else { return nil }
+        let (high, low) = (request.id.prefix(16), request.id.dropFirst(16))
+        guard request.id.utf8.count == 32, request.id.allSatisfy({ $0.isASCII && $0.isHexDigit }),
+            let high = UInt64(high, radix: 16), let low = UInt64(low, radix: 16)
+        else { throw ApusError(.badParameter, "the id of a call has 32 hexadecimal digits") }
+        return RequestID(high: high, low: low)
+    }
+
+    /// The caller's view of a call that an earlier request with the same id has placed; nil if none has. Asked before
+    /// the called parties are looked up: their clients may be away by now.
+    private func placed(
+        _ id: CallID, by sender: CallSender, _ call: ClientCall
+    ) async throws(ApusError) -> CallLegView? {
+        let report = CallReport.with {
+            ($0.party, $0.endpoint, $0.session) = (sender.party, sender.endpoint.rawValue, sender.session)
+            // A confirmation of no stage changes nothing.
+            $0.kind = .confirmed
+        }
+        do throws(ApusError) {
+            return try await ref(id).ask(report, timeout: try call.timeLeft())
+        } catch {
+            guard error.code == .callUnknown else { throw error }
+            return nil
+        }
     }
 
     /// The first of each list, then the second of each, and so on: no party takes the legs of another.

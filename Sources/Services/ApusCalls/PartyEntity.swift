@@ -74,7 +74,7 @@ struct PartyKind {
         definition.on(CallRelease.self) { party, message, scope throws(ApusError) in
             guard let id = CallID(rawValue: message.call) else { throw ApusError(.malformed) }
             var machine = try PartyStateMachine(restoring: party.state, configuration)
-            machine.release(id)
+            machine.release(id, at: scope.wallMilliseconds)
             party.state = machine.state
             try answer(.released, to: id, &scope)
             return CallReleased()
@@ -112,7 +112,11 @@ struct PartyKind {
         new.session = party.session
         party.listeners.append(new)
         if party.listeners.count > Self.listenersMax { party.listeners.removeFirst() }
-        try report(.sessionStarted, new, party, &scope)
+        // The end of the last call may have come while the client was away.
+        let machine = try PartyStateMachine(restoring: party.state, configuration)
+        for call in machine.recentCalls(at: scope.wallMilliseconds) {
+            try report(.sessionStarted, new, to: call, &scope)
+        }
         return .with { $0.session = new.session }
     }
 
@@ -124,7 +128,8 @@ struct PartyKind {
         guard !gone.isEmpty else { return }
         party.listeners.removeAll(where: isGone)
         for listener in gone where !party.listeners.contains(where: { $0.endpoint == listener.endpoint }) {
-            try report(.sessionEnded, listener, party, &scope)
+            guard let id = CallID(rawValue: party.state.claim.call) else { continue }
+            try report(.sessionEnded, listener, to: id, &scope)
         }
         // A party that has not been on a call lately takes no memory once its last connection has ended.
         if party.listeners.isEmpty, party.state == CallPartyState() { party = CallPartyEntity() }
@@ -167,13 +172,6 @@ struct PartyKind {
         guard listeners.isEmpty, let id = CallID(rawValue: message.notice.call) else { return }
         let away = CallListener.with { ($0.endpoint, $0.session) = (message.endpoint, party.session) }
         try report(.sessionEnded, away, to: id, &scope)
-    }
-
-    private func report(
-        _ kind: CallEventKind, _ listener: CallListener, _ party: CallPartyEntity, _ scope: inout EntityScope
-    ) throws(ApusError) {
-        guard let id = CallID(rawValue: party.state.claim.call) else { return }
-        try report(kind, listener, to: id, &scope)
     }
 
     private func report(

@@ -62,8 +62,8 @@ package struct PartyStateMachine: Sendable {
     }
 
     /// The call has ended for the party. Has no effect on the claim of another call.
-    package mutating func release(_ call: CallID) {
-        state.released = call.rawValue
+    package mutating func release(_ call: CallID, at now: Int64) {
+        (state.released, state.releasedMs) = (call.rawValue, now)
         if state.claim.call == call.rawValue { state.claim = CallPartyClaim() }
     }
 
@@ -74,6 +74,13 @@ package struct PartyStateMachine: Sendable {
 
     /// When ``advance(at:)`` has to be called next; nil if no call holds the party.
     package var nextMs: Int64? { state.claim.call.isEmpty ? nil : state.claim.untilMs }
+
+    /// The calls that may have notices for a client of the party that returns: the one that the party is on, and the one
+    /// that has released it, as long as a call repeats its end.
+    package func recentCalls(at now: Int64) -> [CallID] {
+        let isRecent = now < CallStateMachine.time(state.releasedMs, plus: configuration.endedTimeMax)
+        return [state.claim.call, isRecent ? state.released : ""].filter { !$0.isEmpty }.map { CallID(unchecked: $0) }
+    }
 
     /// True for a call of this party's peer that crosses this party's own call to the same peer, and goes on instead.
     private func wins(_ claim: CallPartyClaim, over holder: CallPartyClaim) -> Bool {

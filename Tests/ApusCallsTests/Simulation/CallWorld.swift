@@ -221,7 +221,7 @@ struct CallWorld {
         guard !parties[party].isDown else { return }
         var changed = claim
         if mutant == .grantsBusyParties, parties[party].machine.state.claim.call != claim.call {
-            parties[party].machine.release(CallID(unchecked: parties[party].machine.state.claim.call))
+            parties[party].machine.release(CallID(unchecked: parties[party].machine.state.claim.call), at: now)
         }
         if mutant == .refusesBoth { changed.clearPeer() }
         let holder = parties[party].machine.state.claim.call
@@ -244,7 +244,7 @@ struct CallWorld {
 
     private mutating func release(_ call: Int, _ party: Int) {
         guard !parties[party].isDown else { return }
-        parties[party].machine.release(calls[call].id)
+        parties[party].machine.release(calls[call].id, at: now)
         hold([.answer(call: call, .partyReleased(parties[party].party))], party)
     }
 

@@ -1,11 +1,14 @@
 import ApusContract
 public import ApusCore
 import SwiftProtobuf
+import Synchronization
 
 /// Video calls (CALL-4 to CALL-11, docs/calls.md).
 ///
 /// A client takes calls while it iterates ``calls()``, and can place calls then. All functions throw −2508 for a call
-/// that is over or unknown, 8003 if this client has no part in it, and 21025 and 10008 without a connection.
+/// that is over or unknown, 8003 if this client has no part in it, and 21025 if no node is connected for five seconds.
+///
+/// A request whose answer is lost, because the node has died, is sent again for five seconds. It has its effect once.
 extension ClientSession {
     /// Who calls or is called.
     public enum CallParty: Sendable, Hashable {
@@ -164,7 +167,7 @@ extension ClientSession {
         to targets: [CallParty], type: CallType = .oneToOne, timeout: Duration = .seconds(30), extra: String = ""
     ) async throws(ApusError) -> Call {
         let request = ClientStartCallRequest.with {
-            ($0.type, $0.extra) = (type.rawValue, extra)
+            ($0.type, $0.extra, $0.id) = (type.rawValue, extra, Self.randomCommandID())
             $0.timeoutSeconds = UInt32(clamping: timeout.components.seconds)
             $0.targets = targets.map { target in
                 switch target {
@@ -173,16 +176,39 @@ extension ClientSession {
                 }
             }
         }
+        let isSent = Atomic<Bool>(false)
         // The subscription of the notices may be on its way.
         let deadline = MonotonicTime.now() + .seconds(3)
         while true {
             do throws(ApusError) {
-                return Call(try await ask(request))
+                return try await untilKnown { timeout throws(ApusError) in
+                    var request = request
+                    request.again = isSent.exchange(true, ordering: .relaxed)
+                    return try await self.ask(request, timeout: timeout)
+                }
             } catch {
                 guard error.code == .unavailable, MonotonicTime.now() < deadline else { throw error }
             }
             guard (try? await Task.sleep(for: .milliseconds(50))) != nil else { throw ApusError(.cancelled) }
         }
+    }
+
+    private static let repeatTime = Duration.seconds(5)
+
+    /// Repeats a request while nodes fail. One that is refused because of a limit is not repeated.
+    private func untilKnown(
+        _ request: @Sendable (Duration) async throws(ApusError) -> ClientCallInfo
+    ) async throws(ApusError) -> Call {
+        let result = try await repeating(until: .now() + Self.repeatTime) {
+            timeout throws(ApusError) -> Result<ClientCallInfo, ApusError> in
+            do throws(ApusError) {
+                return .success(try await request(timeout))
+            } catch {
+                guard error.code == .overloaded else { throw error }
+                return .failure(error)
+            }
+        }
+        return Call(try result.get())
     }
 
     /// Accepts a call that rings here. The first client that accepts has the call; the others receive −2522.
@@ -213,7 +239,8 @@ extension ClientSession {
     func report(
         _ event: ClientCallEvent, of id: String, stage: ClientCallStage = .unspecified, code: Int32 = 0
     ) async throws(ApusError) -> Call {
-        Call(try await ask(Self.event(event, of: id, stage: stage, code: code)))
+        let request = Self.event(event, of: id, stage: stage, code: code)
+        return try await untilKnown { timeout throws(ApusError) in try await self.ask(request, timeout: timeout) }
     }
 }
 

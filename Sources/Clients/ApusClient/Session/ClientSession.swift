@@ -116,6 +116,9 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         }
     }
 
+    /// The endpoint of the node that the session is connected to; nil if it is connected to none.
+    package func currentEndpoint() async -> HostPort? { try? await eventLoop.submit { self.active?.endpoint }.get() }
+
     // MARK: - Streams, on the loop
 
     func add(_ stream: any SessionStream) {

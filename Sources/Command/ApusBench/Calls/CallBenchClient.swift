@@ -29,6 +29,15 @@ final class CallBenchClient: Sendable {
         /// By call: one at a time.
         var waits: [String: Wait] = [:]
         var isClosed = false
+        var faults = Faults()
+    }
+
+    /// What must not happen to a client that takes calls.
+    struct Faults: Sendable {
+        /// Rings of a call that had rung before, or was over for this client.
+        var ghostRings = 0
+        /// Other notices that were passed on twice, or came after the end.
+        var lateNotices = 0
     }
 
     /// How long a notice may take. After that its call has failed.
@@ -82,12 +91,30 @@ final class CallBenchClient: Sendable {
                 state.calls.append(call)
                 if state.calls.count > Self.callsMax { state.notices[state.calls.removeFirst()] = nil }
             }
-            state.notices[call, default: [:]][stage] = notice
+            let known = state.notices[call, default: [:]]
+            if known[stage] != nil || known[.ended] != nil {
+                if stage == .ring { state.faults.ghostRings += 1 } else { state.faults.lateNotices += 1 }
+            }
+            // The first counts.
+            if known[stage] == nil { state.notices[call, default: [:]][stage] = notice }
             guard let wait = state.waits[call], stage == wait.stage || stage == .ended else { return nil }
             return state.waits.removeValue(forKey: call)
         }
         wait?.continuation.resume(returning: Self.result(wait?.stage == stage, notice))
     }
+
+    /// This client has ended the call itself, and the cluster has acknowledged that: it gets no notice of it.
+    func endedItself(_ call: String) {
+        state.withLock { $0.notices[call, default: [:]][.ended] = Notice(time: .now(), error: nil) }
+    }
+
+    /// A notice that has come; nil if it has not.
+    func notice(_ stage: Stage, of call: String) -> Notice? { state.withLock { $0.notices[call]?[stage] } }
+
+    /// The calls that have rung here, and when, of those that are kept.
+    var rings: [String: MonotonicTime] { state.withLock { $0.notices.compactMapValues { $0[.ring]?.time } } }
+
+    var faults: Faults { state.withLock { $0.faults } }
 
     /// A call that has ended has no further stage.
     private static func result(_ isWanted: Bool, _ notice: Notice) -> Result<Notice, ApusError> {

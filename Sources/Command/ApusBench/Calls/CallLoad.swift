@@ -74,7 +74,7 @@ final class CallLoad: Sendable {
     }
 
     /// Makes a number of things, some at a time.
-    private static func each<Value: Sendable>(
+    static func each<Value: Sendable>(
         _ count: Int, _ make: @escaping @Sendable (Int) async throws -> Value
     ) async throws -> [Value] {
         try await withThrowingTaskGroup(of: (Int, Value).self) { group in

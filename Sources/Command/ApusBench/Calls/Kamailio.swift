@@ -6,7 +6,7 @@ import Foundation
 ///
 /// Isolation: used by the benchmark's one task.
 struct Kamailio {
-    private static let processName = "kamailio"
+    static let processName = "kamailio"
     /// How long sipp may take after its last call was due.
     private static let tailMax = Duration.seconds(15)
 
@@ -21,12 +21,7 @@ struct Kamailio {
     ///   - port: the proxy's; the next five are sipp's.
     ///   - users: those that are called, one after the other.
     init(directory: String, port: Int, users: Int, scope: BenchScope) async throws {
-        guard let files = ProcessInfo.processInfo.environment["APUS_SIP_FOLDER"] else {
-            throw ApusError(.configurationInvalid, "the scenarios of sipp are missing: use `scripts/bench calls`")
-        }
-        guard let kamailio = BenchProcess.find("kamailio") ?? Self.existing("/usr/sbin/kamailio"),
-            let sipp = BenchProcess.find("sipp")
-        else { throw ApusError(.configurationInvalid, "kamailio or sipp is missing: install kamailio and sip-tester") }
+        let (files, kamailio, sipp) = try Self.programs()
         (self.port, self.users, self.sipp, self.scope) = (port, users, sipp, scope)
         folder = "\(directory)/sip"
         let manager = FileManager.default
@@ -45,6 +40,17 @@ struct Kamailio {
         guard main.isRunning else { throw ApusError(.internalFailure, "kamailio did not start") }
         pids = [pid] + Self.children(of: pid)
         try await register()
+    }
+
+    /// The folder of the scenarios, and the programs.
+    static func programs() throws(ApusError) -> (files: String, kamailio: String, sipp: String) {
+        guard let files = ProcessInfo.processInfo.environment["APUS_SIP_FOLDER"] else {
+            throw ApusError(.configurationInvalid, "the scenarios of sipp are missing: use `scripts/bench calls`")
+        }
+        guard let kamailio = BenchProcess.find("kamailio") ?? existing("/usr/sbin/kamailio"),
+            let sipp = BenchProcess.find("sipp")
+        else { throw ApusError(.configurationInvalid, "kamailio or sipp is missing: install kamailio and sip-tester") }
+        return (files, kamailio, sipp)
     }
 
     private static func existing(_ path: String) -> String? {
@@ -93,7 +99,7 @@ struct Kamailio {
         return process
     }
 
-    private static func start(_ program: String, _ arguments: [String], in folder: String) throws -> Process {
+    static func start(_ program: String, _ arguments: [String], in folder: String) throws -> Process {
         let process = Process()
         process.executableURL = URL(fileURLWithPath: program)
         process.arguments = arguments
@@ -134,7 +140,7 @@ struct Kamailio {
         return (String(text[text.index(after: open)..<close]), text[close...].split(separator: " "))
     }
 
-    private static func children(of parent: pid_t) -> [pid_t] {
+    static func children(of parent: pid_t) -> [pid_t] {
         let entries = (try? FileManager.default.contentsOfDirectory(atPath: "/proc")) ?? []
         return entries.compactMap { pid_t($0) }.filter { pid in
             guard let found = stat(pid), found.fields.count > 2 else { return false }
@@ -143,13 +149,13 @@ struct Kamailio {
     }
 
     /// Another process may have the id meanwhile.
-    private static func end(_ pid: pid_t, named name: String) {
+    static func end(_ pid: pid_t, named name: String) {
         if stat(pid)?.name == name { kill(pid, SIGKILL) }
     }
 }
 
 /// The message logs of sipp: a line for each message with its time, its direction, the call, CSeq, and its first line.
-private enum SIPLog {
+enum SIPLog {
     private struct Entry {
         let seconds: Double
         let call: Substring
@@ -179,7 +185,7 @@ private enum SIPLog {
     }
 
     /// By call and message, when it was first sent or received.
-    private static func times(_ path: String) throws -> [Substring: [String: Double]] {
+    static func times(_ path: String) throws -> [Substring: [String: Double]] {
         let text = try String(contentsOfFile: path, encoding: .utf8)
         var times: [Substring: [String: Double]] = [:]
         for line in text.split(separator: "\n") {

@@ -3,7 +3,9 @@
 extension ClientStartCallRequest: ClientRequestMessage {
     public typealias Reply = ClientCallInfo
     public static var info: ClientRequestInfo {
-        ClientRequestInfo(82, "calls.start", roles: [.device, .app], isIdempotent: false, "Place a call.")
+        ClientRequestInfo(
+            82, "calls.start", roles: [.device, .app], isIdempotent: false,
+            fields: ["id": FieldRule(pattern: "^([0-9A-Fa-f]{32})?$")], "Place a call.")
     }
 }
 

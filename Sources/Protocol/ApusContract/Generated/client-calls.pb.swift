@@ -182,6 +182,13 @@ public nonisolated struct ClientStartCallRequest: Sendable {
   /// A JSON object of at most 4 KiB, which the called parties receive as it is; or empty.
   public var extra: String = String()
 
+  /// 32 random hexadecimal digits, which become a part of the session id: a client that has them can send the request
+  /// again, and places one call. Empty: the cluster chooses.
+  public var id: String = String()
+
+  /// The request was sent before, with the same id.
+  public var again: Bool = false
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -479,7 +486,7 @@ nonisolated extension ClientCallParty: SwiftProtobuf.Message, SwiftProtobuf._Mes
 
 nonisolated extension ClientStartCallRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".StartCallRequest"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}type\0\u{1}targets\0\u{3}timeout_seconds\0\u{1}extra\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}type\0\u{1}targets\0\u{3}timeout_seconds\0\u{1}extra\0\u{1}id\0\u{1}again\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -491,6 +498,8 @@ nonisolated extension ClientStartCallRequest: SwiftProtobuf.Message, SwiftProtob
       case 2: try { try decoder.decodeRepeatedMessageField(value: &self.targets) }()
       case 3: try { try decoder.decodeSingularUInt32Field(value: &self.timeoutSeconds) }()
       case 4: try { try decoder.decodeSingularStringField(value: &self.extra) }()
+      case 5: try { try decoder.decodeSingularStringField(value: &self.id) }()
+      case 6: try { try decoder.decodeSingularBoolField(value: &self.again) }()
       default: break
       }
     }
@@ -509,6 +518,12 @@ nonisolated extension ClientStartCallRequest: SwiftProtobuf.Message, SwiftProtob
     if !self.extra.isEmpty {
       try visitor.visitSingularStringField(value: self.extra, fieldNumber: 4)
     }
+    if !self.id.isEmpty {
+      try visitor.visitSingularStringField(value: self.id, fieldNumber: 5)
+    }
+    if self.again != false {
+      try visitor.visitSingularBoolField(value: self.again, fieldNumber: 6)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -517,6 +532,8 @@ nonisolated extension ClientStartCallRequest: SwiftProtobuf.Message, SwiftProtob
     if lhs.targets != rhs.targets {return false}
     if lhs.timeoutSeconds != rhs.timeoutSeconds {return false}
     if lhs.extra != rhs.extra {return false}
+    if lhs.id != rhs.id {return false}
+    if lhs.again != rhs.again {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -980,6 +980,9 @@ package nonisolated struct CallPartyState: Sendable {
   /// The call whose claim was released last: a repetition of that claim is refused.
   package var released: String = String()
 
+  /// When it was released, in Unix milliseconds.
+  package var releasedMs: Int64 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -2351,7 +2354,7 @@ nonisolated extension CallState: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
 
 nonisolated extension CallPartyState: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".PartyState"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}claim\0\u{1}released\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}claim\0\u{1}released\0\u{3}released_ms\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -2361,6 +2364,7 @@ nonisolated extension CallPartyState: SwiftProtobuf.Message, SwiftProtobuf._Mess
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularMessageField(value: &self._claim) }()
       case 2: try { try decoder.decodeSingularStringField(value: &self.released) }()
+      case 3: try { try decoder.decodeSingularInt64Field(value: &self.releasedMs) }()
       default: break
       }
     }
@@ -2377,12 +2381,16 @@ nonisolated extension CallPartyState: SwiftProtobuf.Message, SwiftProtobuf._Mess
     if !self.released.isEmpty {
       try visitor.visitSingularStringField(value: self.released, fieldNumber: 2)
     }
+    if self.releasedMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.releasedMs, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: CallPartyState, rhs: CallPartyState) -> Bool {
     if lhs._claim != rhs._claim {return false}
     if lhs.released != rhs.released {return false}
+    if lhs.releasedMs != rhs.releasedMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
