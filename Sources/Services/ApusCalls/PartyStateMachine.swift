@@ -75,8 +75,8 @@ package struct PartyStateMachine: Sendable {
     /// When ``advance(at:)`` has to be called next; nil if no call holds the party.
     package var nextMs: Int64? { state.claim.call.isEmpty ? nil : state.claim.untilMs }
 
-    /// The calls that may have notices for a client of the party that returns: the one that the party is on, and the one
-    /// that has released it, as long as a call repeats its end.
+    /// The calls that may have notices for a client of the party that returns: the one that the party is on, and the
+    /// one that has released it, as long as a call repeats its end.
     package func recentCalls(at now: Int64) -> [CallID] {
         let isRecent = now < CallStateMachine.time(state.releasedMs, plus: configuration.endedTimeMax)
         return [state.claim.call, isRecent ? state.released : ""].filter { !$0.isEmpty }.map { CallID(unchecked: $0) }

@@ -9,7 +9,7 @@ import Synchronization
 /// its end, and then calls every party once more.
 ///
 /// Each device and each app is at another node than the other side of its call. A client that has changed its node
-/// signs in anew before the next round, but for those with media: their sessions go on through all kills.
+/// signs in again before the next round, but for those with media: their sessions go on through all kills.
 final class CallKillLoad: Sendable {
     /// The parties of a call.
     private struct Cast: Sendable {
@@ -266,12 +266,12 @@ final class CallKillLoad: Sendable {
         }
     }
 
-    /// Signs in anew those who are at another node than they began at.
+    /// Signs in again those who are at another node than they began at.
     private func bringHome() async throws {
         let seats = casts.flatMap(\.seats)
         _ = try await CallLoad.each(seats.count) { number in
             guard await seats[number].isAway(self.stage) else { return }
-            let client = try await seats[number].signInAnew(self.stage)
+            let client = try await seats[number].signInAgain(self.stage)
             self.feed.yield(client)
             try await client.ready()
         }

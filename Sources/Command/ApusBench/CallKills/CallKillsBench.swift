@@ -20,7 +20,7 @@ struct BenchCallKillsCommand: AsyncParsableCommand {
     @Option(help: "Spread what the calls do over this number of seconds after a kill.") var windowSeconds = 5
     @Option(help: "Start the node again this number of milliseconds after the kill.") var downMilliseconds = 1500
     @Flag(help: "Measure without kamailio.") var alone = false
-    @Option(help: "Set the first port of the cluster.") var basePort = 27_500
+    @Option(help: "Set the first port of the cluster.") var basePort = 26_300
     @Flag(help: "Print one JSON object as the last line.") var json = false
 
     func validate() throws {

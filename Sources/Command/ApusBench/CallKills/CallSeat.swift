@@ -4,7 +4,7 @@ import ApusLocal
 import ApusSessions
 import Synchronization
 
-/// A client of the benchmark with kills. It can sign in anew, at the node where it began.
+/// A client of the benchmark with kills. It can sign in again, at the node where it began.
 ///
 /// Concurrency model: any thread. A `Mutex` guards the present client.
 final class CallSeat: Sendable {
@@ -46,7 +46,7 @@ final class CallSeat: Sendable {
     }
 
     /// Ends the session, and signs in at the seat's node.
-    func signInAnew(_ stage: SignInStage) async throws -> CallBenchClient {
+    func signInAgain(_ stage: SignInStage) async throws -> CallBenchClient {
         let old = client
         let faults = old.faults
         earlier.withLock { $0.add(faults) }
