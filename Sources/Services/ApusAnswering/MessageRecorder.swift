@@ -86,8 +86,10 @@ final class MessageRecorder: Sendable {
             })
         defer { stream.close() }
         var quietSince = MonotonicTime.now()
-        while !Task.isCancelled {
+        while true {
             try? await Task.sleep(for: isOver.withLock { $0 } ? .milliseconds(50) : service.configuration.storeInterval)
+            // The node stops, or the call has moved: the next owner goes on.
+            guard !Task.isCancelled, isMine else { return .left }
             if MonotonicTime.now() - began >= Self.greetingTime { greeting?.start(elapsed: .zero) }
             let frames = stream.take()
             if frames.count > 0 || frames.lost > 0 {

@@ -131,11 +131,15 @@ enum Requirements {
             ## Numbers
 
             \(numbers.count - missing.count) of the \(numbers.count) numbers of the contract are raised, as
-            [errors.md](errors.md) says. Not raised: \(missing.map { "\($0)" }.joined(separator: ", ")).
+            [errors.md](errors.md) says.\(others(missing))
 
-            Of the \(callNumbers.count) numbers of calls \(callNumbers.count - missingOfCalls.count) are raised. Not
-            raised: \(missingOfCalls.map { "\($0)" }.joined(separator: ", ")).
+            Of the \(callNumbers.count) numbers of calls \(callNumbers.count - missingOfCalls.count) are
+            raised.\(others(missingOfCalls))
 
             """
+    }
+
+    private static func others(_ numbers: [Int32]) -> String {
+        numbers.isEmpty ? "" : " Not raised: \(numbers.map { "\($0)" }.joined(separator: ", "))."
     }
 }
