@@ -33,9 +33,6 @@ package struct AnsweringRecords: Sendable {
 
     static func key(_ name: String, _ index: UInt32) -> OrderedKey { OrderedKey(.text(name), .signed(Int64(index))) }
 
-    /// The name of a party in records.
-    static func name(_ party: CallParty) -> String { "\(party.kind == .device ? "device" : "account")/\(party.id)" }
-
     /// Where a greeting of a party is: one of two places, so that a call that plays the one before is not disturbed.
     static func greetingPlace(_ number: UInt64, of party: String) -> String { "\(party)/\(number % 2)" }
 
@@ -94,20 +91,11 @@ package struct AnsweringRecords: Sendable {
     package func page(
         of party: String, after token: String, limit: Int
     ) async throws(ApusError) -> (messages: [AnsweringMessage], next: String) {
-        var from: RecordToken?
-        if !token.isEmpty {
-            let parts = token.split(separator: "-", maxSplits: 1, omittingEmptySubsequences: false)
-            guard parts.count == 2, (1...16).contains(parts[0].utf8.count), let started = Int64(parts[0]),
-                CallID(rawValue: String(parts[1])) != nil
-            else { throw ApusError(.badParameter, "pageToken is not one of a list of messages") }
-            let id = String(parts[1])
-            from = RecordToken(
-                value: OrderedKey(.text(party), .signed(-started), .text(id)), key: OrderedKey(.text(id)))
-        }
         let page = try await store.page(
-            Self.messages, by: "party", prefix: OrderedKey(.text(party)), after: from, limit: limit)
+            Self.messages, by: "party", prefix: OrderedKey(.text(party)),
+            after: try CallPageToken.read(token, of: party), limit: limit)
         let messages = page.records.map(\.body)
-        return (messages, page.next == nil ? "" : messages.last.map { "\($0.startedMs)-\($0.call)" } ?? "")
+        return (messages, page.next == nil ? "" : messages.last.map { CallPageToken.text($0.startedMs, $0.call) } ?? "")
     }
 
     /// Replaces a message, with further writes in the same step. Returns its new version.

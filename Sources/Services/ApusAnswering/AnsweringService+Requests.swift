@@ -19,7 +19,7 @@ extension AnsweringService {
     package func add(to api: inout ClientAPI) {
         api.on(ClientGetAnsweringMachineRequest.self) { [self] request, call throws(ApusError) in
             let party = try await CallParty(device: request.device, account: request.account, call, sessions)
-            let name = AnsweringRecords.name(party)
+            let name = party.name
             return ClientAnsweringMachine(try await records.machine(name)?.body ?? AnsweringMachine(), party)
         }
         api.on(ClientSetAnsweringMachineRequest.self, orderKey: { _ in "answering" }) {
@@ -30,7 +30,7 @@ extension AnsweringService {
             ClientSetGreetingRequest.self, byteCountMax: Self.greetingByteCountMax, orderKey: { _ in "answering" }
         ) { [self] request, call throws(ApusError) in
             let party = try await CallParty(device: request.device, account: request.account, call, sessions)
-            try await greet(request, AnsweringRecords.name(party))
+            try await greet(request, party.name)
             return ClientSetGreetingResponse()
         }
         api.on(ClientListMessagesRequest.self) { [self] request, call throws(ApusError) in
@@ -74,7 +74,7 @@ extension AnsweringService {
         }
         let length = request.lengthSeconds == 0 ? Bounds.lengthSeconds : request.lengthSeconds
         let days = request.keepDays == 0 ? Bounds.keepDays : request.keepDays
-        let machine = try await records.change(AnsweringRecords.name(party)) { machine in
+        let machine = try await records.change(party.name) { machine in
             machine.isEnabled = request.enabled
             (machine.afterMs, machine.lengthMs) = (Int64(request.afterSeconds) * 1000, Int64(length) * 1000)
             machine.keepMs = Int64(days) * 86_400_000
@@ -143,7 +143,7 @@ extension AnsweringService {
         let party = try await CallParty(device: request.device, account: request.account, call, sessions)
         let limit = Int(min(request.pageSize == 0 ? 50 : request.pageSize, 500))
         let page = try await records.page(
-            of: AnsweringRecords.name(party), after: request.pageToken, limit: limit)
+            of: party.name, after: request.pageToken, limit: limit)
         let account = try await account(of: party)
         let now = view.clock.wallMilliseconds()
         let shown = page.messages.filter { $0.account == account && $0.state == .stored && $0.expiresMs > now }
@@ -170,7 +170,7 @@ extension AnsweringService {
         let session = call.session
         if session.role == .admin { return true }
         guard session.account.rawValue == message.account else { return false }
-        if let device = session.device { return message.party == AnsweringRecords.name(.device(device)) }
+        if let device = session.device { return message.party == CallParty.device(device).name }
         guard session.role == .app, session.allowedDevices == nil else { return false }
         guard message.party.hasPrefix("device/") else { return true }
         let device = DeviceID(unchecked: String(message.party.dropFirst("device/".count)))

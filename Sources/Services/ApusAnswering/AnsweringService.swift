@@ -74,7 +74,7 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
     }
 
     private func machine(of party: CallParty) async throws(ApusError) -> CallAnswering? {
-        let name = AnsweringRecords.name(party)
+        let name = party.name
         guard let machine = try await records.machine(name)?.body, machine.isEnabled else { return nil }
         let kept = try await records.page(of: name, after: "", limit: configuration.messagesMax).messages
         guard kept.count < configuration.messagesMax else {
@@ -203,7 +203,7 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
         guard answering.greetingPieces != 0, !recording.over else { return nil }
         do throws(ApusError) {
             let pieces = try await records.greetingPieces(
-                answering.greeting, of: AnsweringRecords.name(answering.party), count: answering.greetingPieces)
+                answering.greeting, of: answering.party.name, count: answering.greetingPieces)
             let frames = try StoredFrames.frames(of: pieces)
             let account = AccountID(rawValue: try await account(of: answering.party))
             let channel = CallChannel.published(by: .winner, of: recording.call)

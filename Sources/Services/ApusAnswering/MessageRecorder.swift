@@ -118,7 +118,7 @@ final class MessageRecorder: Sendable {
         if let known = try await records.message(recording.call) { return (known.body, known.version) }
         let party = recording.answering.party
         let message = AnsweringMessage.with {
-            ($0.call, $0.party) = (recording.call, AnsweringRecords.name(party))
+            ($0.call, $0.party) = (recording.call, party.name)
             if recording.caller.kind == .device {
                 $0.callerDevice = recording.caller.id
             } else {

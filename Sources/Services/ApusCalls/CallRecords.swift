@@ -1,4 +1,4 @@
-import ApusCore
+package import ApusCore
 import ApusSessions
 package import ApusStorage
 import Foundation
@@ -53,27 +53,35 @@ package struct CallRecords: Sendable {
     func page(
         of party: CallParty, after token: String, limit: Int
     ) async throws(ApusError) -> (calls: [CallState], next: String) {
-        var from: RecordToken?
-        if !token.isEmpty {
-            let parts = token.split(separator: "-", maxSplits: 1, omittingEmptySubsequences: false)
-            guard parts.count == 2, (1...16).contains(parts[0].utf8.count), let started = Int64(parts[0]),
-                CallID(rawValue: String(parts[1])) != nil
-            else {
-                throw ApusError(.badParameter, "pageToken is not one of a list of calls")
-            }
-            let id = String(parts[1])
-            from = RecordToken(
-                value: OrderedKey(.text(party.name), .signed(-started), .text(id)), key: OrderedKey(.text(id)))
-        }
         let page = try await store.page(
-            Self.calls, by: "party", prefix: OrderedKey(.text(party.name)), after: from, limit: limit)
+            Self.calls, by: "party", prefix: OrderedKey(.text(party.name)),
+            after: try CallPageToken.read(token, of: party.name), limit: limit)
         let calls = page.records.map(\.body)
-        let next = page.next == nil ? "" : calls.last.map { "\($0.startedMs)-\($0.id)" } ?? ""
+        let next = page.next == nil ? "" : calls.last.map { CallPageToken.text($0.startedMs, $0.id) } ?? ""
         return (calls, next)
     }
 }
 
+/// The end of a page of calls, or of messages, of a party: the newest first, with indexes of the party, the start with
+/// its sign changed, and the session id.
+package enum CallPageToken {
+    package static func text(_ startedMs: Int64, _ call: String) -> String { "\(startedMs)-\(call)" }
+
+    /// Nil for an empty text: the first page.
+    ///
+    /// - Throws: 21031 for a text that is no token.
+    package static func read(_ text: String, of party: String) throws(ApusError) -> RecordToken? {
+        guard !text.isEmpty else { return nil }
+        let parts = text.split(separator: "-", maxSplits: 1, omittingEmptySubsequences: false)
+        guard parts.count == 2, (1...16).contains(parts[0].utf8.count), let started = Int64(parts[0]),
+            CallID(rawValue: String(parts[1])) != nil
+        else { throw ApusError(.badParameter, "pageToken is not one of this list") }
+        let id = String(parts[1])
+        return RecordToken(value: OrderedKey(.text(party), .signed(-started), .text(id)), key: OrderedKey(.text(id)))
+    }
+}
+
 extension CallParty {
-    /// The name in the index.
-    fileprivate var name: String { "\(kind == .device ? "device" : "account")/\(id)" }
+    /// The name in records.
+    package var name: String { "\(kind == .device ? "device" : "account")/\(id)" }
 }

@@ -60,7 +60,7 @@ extension ClientSession {
         return AnsweringMachine(try await ask(request))
     }
 
-    /// Gives an answering machine a greeting of at most 30 seconds and 2 MiB: configurations and frames, as a source
+    /// Gives an answering machine a greeting of at most 30 seconds and 1.5 MiB: configurations and frames, as a source
     /// delivers them. No frames remove the greeting.
     ///
     /// - Throws: 21031 for a greeting that is too long.

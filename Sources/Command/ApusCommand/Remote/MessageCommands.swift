@@ -39,7 +39,7 @@ struct MachineCommand: AsyncParsableCommand {
     var after: UInt32 = 0
     @Option(help: "The longest message in seconds, 1 to 120.") var length: UInt32 = 30
     @Option(help: "Keep messages for this number of days, 1 to 365.") var keep: UInt32 = 30
-    @Option(help: "Greet callers with this file, of at most 30 seconds and 2 MiB.") var greeting: String?
+    @Option(help: "Greet callers with this file, of at most 30 seconds and 1.5 MiB.") var greeting: String?
     @Flag(help: "Greet callers with nothing.") var noGreeting = false
 
     func validate() throws {
@@ -52,7 +52,7 @@ struct MachineCommand: AsyncParsableCommand {
         var frames: [MediaFrame]? = noGreeting ? [] : nil
         if let greeting {
             let source = FileSource(path: greeting, loops: false, isPaced: false, log: Logger(label: "apus"))
-            frames = try await source.allFrames(byteCountMax: 2 << 20)
+            frames = try await source.allFrames(byteCountMax: 1536 << 10)
         }
         for piece in frames.map({ Greeting.pieces(of: $0) }) ?? [] {
             var request = piece
