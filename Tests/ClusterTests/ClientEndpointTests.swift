@@ -1,7 +1,10 @@
+import ApusClient
+import ApusCore
 import Foundation
 import NIOCore
 import NIOPosix
 import NIOSSL
+import Synchronization
 import Testing
 
 /// Bad input at the client endpoint: a clear number for the one, nothing at all for the others (IV-A6, D13).
@@ -38,6 +41,33 @@ struct ClientEndpointTests {
         #expect(seen.lines.count > 100)
         #expect(seen.lostCount == 0 && seen.doubledCount == 0)
         #expect(try residentKiB(of: 1, cluster) - before < 300_000)
+    }
+
+    @Test("A second player of a channel in one session ends with 21021, and the first goes on (IV-C14)")
+    func secondPlayer() async throws {
+        let cluster = try Cluster(nodes: 1, basePort: 28_340)
+        defer { cluster.down() }
+        try cluster.start("device", "--id", "cam", "--test-pattern", "160x120@25")
+        let session = try cluster.session(node: 1, token: try cluster.token("--role", "app"))
+        defer { session.close() }
+        let frameCount = Atomic(0)
+        let ended = Mutex<ApusError?>(nil)
+        let first = Player(session: session, device: DeviceID(unchecked: "cam")) { _ in
+            frameCount.add(1, ordering: .relaxed)
+        }
+        first.start()
+        defer { first.stop() }
+        for _ in 0..<200 where frameCount.load(ordering: .relaxed) < 10 { try await Task.sleep(for: .milliseconds(50)) }
+        let second = Player(session: session, device: DeviceID(unchecked: "cam")) { _ in
+        } onEvent: { event in
+            if case .ended(let error) = event { ended.withLock { $0 = error } }
+        }
+        second.start()
+        for _ in 0..<100 where ended.withLock({ $0 == nil }) { try await Task.sleep(for: .milliseconds(50)) }
+        #expect(ended.withLock { $0?.code } == .connectionExists)
+        let before = frameCount.load(ordering: .relaxed)
+        try await Task.sleep(for: .seconds(1))
+        #expect(before >= 10 && frameCount.load(ordering: .relaxed) > before + 10)
     }
 
     private func refusals(_ cluster: Cluster) throws {

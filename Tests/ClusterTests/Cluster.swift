@@ -30,10 +30,22 @@ final class Cluster {
     ) throws {
         self.basePort = basePort
         directory = NSTemporaryDirectory() + "/apus-test-\(UUID().uuidString)"
-        let arguments = ["cluster", "up", "--nodes", "\(nodes)", "--dir", directory, "--base-port", "\(basePort)"]
+        let arguments =
+            ["cluster", "up", "--nodes", "\(nodes)", "--dir", directory, "--base-port", "\(basePort)"]
+            + (try Self.recordsArguments())
         let command = launcher + [binary] + arguments
         let up = try Self.run(Array(command.dropFirst()), binary: command[0], environment: environment)
         try #require(up.status == 0, "\(up.all)")
+    }
+
+    /// Where `scripts/test-postgresql` has started PostgreSQL, the records of each cluster are in tables of its own
+    /// there.
+    private static func recordsArguments() throws -> [String] {
+        guard let server = ProcessInfo.processInfo.environment["APUS_TEST_POSTGRESQL"] else { return [] }
+        let schema = "test_\(UUID().uuidString.lowercased().replacingOccurrences(of: "-", with: "_"))"
+        let made = try run(["--quiet", "--command", "CREATE SCHEMA \(schema)", server], binary: "/usr/bin/psql")
+        try #require(made.status == 0, "\(made.all)")
+        return ["--records-url", "\(server)&options=-csearch_path%3D\(schema)"]
     }
 
     /// Nodes with configurations of the test's own.

@@ -84,7 +84,11 @@ struct IsolatedClusterTests {
             return try Cluster.run(prefix + request, binary: "/usr/bin/env").status == 0
         }
 
-        func down() { _ = try? run("down", "--purge") }
+        /// Ends everything. `APUS_TEST_KEEP` set keeps the directory with its logs, to find out why a test failed.
+        func down() {
+            let isKept = ProcessInfo.processInfo.environment["APUS_TEST_KEEP"] != nil
+            _ = try? isKept ? run("down") : run("down", "--purge")
+        }
     }
 
     private static func namespaces(_ prefix: String) throws -> [String] {

@@ -1,7 +1,9 @@
 import ApusClient
 import ApusContract
 import ApusCore
+import ApusDevice
 import Foundation
+import Synchronization
 import Testing
 
 @Suite("Thing models in a cluster (IV-D1 to IV-D10)", .serialized, .timeLimit(.minutes(3)))
@@ -119,6 +121,91 @@ struct ThingTests {
             try await owner.addUserProperty("biggest", json: big, to: cam)
         }
         #expect(try await owner.readProperty(of: cam, path: "ProWritable.volume.setVal").json == "1")
+    }
+
+    /// The leaves that a device was asked for.
+    private final class Asked: Sendable {
+        let paths = Mutex<[String]>([])
+    }
+
+    /// A program of a device that gives its own values.
+    private static func answerReads(_ device: ClientSession, _ asked: Asked) -> Task<Void, Never> {
+        let commands = DeviceCommands(session: device, log: ClientSession.loggingDisabled)
+        commands.onRead { path throws(ApusError) in
+            asked.paths.withLock { $0.append(path) }
+            guard path != "ProReadonly.broken" else { throw ApusError(.deviceBusy, "later") }
+            return path == "ProReadonly.battery" ? #"{"percent":79}"# : "3"
+        }
+        return Task { _ = try? await commands.run() }
+    }
+
+    @Test("A read that wants a value of at most an age asks the device, across nodes (IV-D3)")
+    func freshness() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 29_440)
+        defer { cluster.down() }
+        let cam = DeviceID(unchecked: "cam")
+        let device = try cluster.session(
+            node: 1, token: try cluster.token("--role", "device", "--device", "cam"), role: .device)
+        let app = try cluster.session(node: 2, token: try cluster.token("--role", "app"))
+        let stranger = try cluster.session(node: 3, token: try cluster.token("--role", "app", "--account", "other"))
+        defer { for session in [device, app, stranger] { session.close() } }
+        try await eventually { () throws(ApusError) in
+            try await device.reportProperty(path: "ProReadonly.battery", json: #"{"stVal":{"percent":80}}"#)
+        }
+        try await device.reportProperty(path: "ProWritable.level", json: #"{"setVal":3}"#)
+        try await app.addUserProperty("room", json: "1", to: cam)
+        // A device that takes no commands.
+        await fails(.answerTimedOut) { () throws(ApusError) in
+            _ = try await app.readProperty(of: cam, path: "ProReadonly.battery", maxAge: .zero)
+        }
+
+        let asked = Asked()
+        let running = Self.answerReads(device, asked)
+        defer { running.cancel() }
+
+        // What was reported a moment ago, what the account has, and what the cluster knows are not asked for.
+        let recent = try await app.readProperty(
+            of: cam, path: "ProReadonly.battery.stVal.percent", maxAge: .seconds(60))
+        #expect(recent.json == "80" && recent.confirmedMs == nil)
+        for path in ["ProUser.room", "ProReadonly._online"] {
+            #expect(try await app.readProperty(of: cam, path: path, maxAge: .zero).confirmedMs == nil)
+        }
+        #expect(asked.paths.withLock { $0.isEmpty })
+
+        let before = Int64(Date().timeIntervalSince1970 * 1000)
+        let found = try await eventually { () throws(ApusError) in
+            try await app.readProperty(of: cam, path: "ProReadonly.battery.stVal.percent", maxAge: .zero)
+        }
+        #expect(found.json == "79" && (found.confirmedMs ?? 0) >= before - 1_000)
+        // The device has reported it as well, so everybody reads it now.
+        let twin = try await app.readProperty(of: cam, path: "ProReadonly.battery.stVal")
+        #expect(twin.json == #"{"percent":79}"# && twin.confirmedMs == nil && twin.version == found.version)
+
+        // A setting that the device has not applied: the model has what it is to be, the device what it is.
+        try await app.writeProperty(of: cam, path: "ProWritable.level.setVal", json: "5")
+        let own = try await app.readProperty(of: cam, path: "ProWritable.level.setVal", maxAge: .seconds(60))
+        #expect(own.json == "3" && own.isPending)
+        #expect(try await app.readProperty(of: cam, path: "ProWritable.level.setVal").json == "5")
+
+        try await device.reportProperty(path: "ProReadonly.broken", json: #"{"stVal":0}"#)
+        let refused: [(client: ClientSession, path: String, code: ErrorCode)] = [
+            (app, "", .pathIllegal), (app, "ProReadonly", .pathIllegal), (app, "Action.unlock", .propertyUnknown),
+            (app, "ProReadonly.broken", .deviceBusy), (stranger, "ProReadonly.battery", .illegalRelation),
+        ]
+        for (client, path, code) in refused {
+            await fails(code) { () throws(ApusError) in
+                _ = try await client.readProperty(of: cam, path: path, maxAge: .zero)
+            }
+        }
+        #expect(asked.paths.withLock { !$0.contains("ProUser.room") && !$0.contains("Action.unlock") })
+        device.close()
+        for _ in 0..<100 {
+            if try await app.readProperty(of: cam, path: "ProReadonly._online.stVal").json == "0" { break }
+            try await Task.sleep(for: .milliseconds(50))
+        }
+        await fails(.targetOffline) { () throws(ApusError) in
+            _ = try await app.readProperty(of: cam, path: "ProReadonly.battery", maxAge: .zero)
+        }
     }
 
     @Test("No acknowledged write is lost while nodes are killed in turn, and the device gets the last one")

@@ -12,3 +12,15 @@ values = strategies.recursive(
     max_leaves=4)
 schemathesis.openapi.format("json", values.map(json.dumps))
 schemathesis.openapi.format("json-ctlVal", values.map(lambda value: json.dumps({"ctlVal": value})))
+
+# Schemas of things (docs/things.md): one value of each kind, in any leaf.
+kinds = strategies.fixed_dictionaries({}, optional={
+    "type": strategies.sampled_from(["integer", "number", "string", "boolean", "null"]),
+    "minimum": strategies.integers(-10**9, 10**9), "maxLength": strategies.integers(0, 10**9),
+    "description": strategies.text(max_size=8)})
+leaves = strategies.dictionaries(strategies.from_regex(r"[A-Za-z][A-Za-z0-9]{0,8}", fullmatch=True), kinds, max_size=3)
+schemas = strategies.fixed_dictionaries({}, optional={
+    "properties": strategies.dictionaries(
+        strategies.sampled_from(["ProReadonly", "ProWritable", "Action"]),
+        strategies.fixed_dictionaries({"properties": leaves}), max_size=3)})
+schemathesis.openapi.format("json-schema", schemas.map(json.dumps))

@@ -31,7 +31,9 @@ def configure(cluster, node, old, new):
 
 
 def start_camera(cluster):
-    cluster.client("device", "--id", "camera", "--test-pattern", "160x120@5", "--node", "1")
+    cluster.client(
+        "device", "--id", "camera", "--test-pattern", "160x120@5", "--node", "1", "--setting", "volume=3", "--action",
+        'unlock={"open":true}', "--echo")
 
 
 def serve_tls(cluster, node, tokens):
@@ -98,7 +100,65 @@ def check_generated_client(cluster, tokens):
     assert presence.online == 1, presence
     problem = importlib.import_module("generated.api.presence.presence_get").sync(client=client, device="no such")
     assert problem.code == 21031, problem
-    return client
+    check_generated_models(client)
+    check_generated_commands(client)
+
+
+def request(name, client, **arguments):
+    """A request of the generated client, such as properties.read."""
+    tag, verb = name.split(".")
+    return importlib.import_module(f"generated.api.{tag}.{tag}_{verb}").sync(client=client, **arguments)
+
+
+def body(name, **fields):
+    """The body of a request: the generated client has a type for each."""
+    kind = "".join(word.capitalize() for word in name.split("_")) + "Body"
+    return getattr(importlib.import_module(f"generated.models.{name}_body"), kind)(**fields)
+
+
+def check_generated_models(client):
+    """The setting that the camera has: read, written, applied, and asked of the camera itself."""
+    path = "ProWritable.volume.setVal"
+    found = request("properties.read", client, device="camera", path=path)
+    assert found.json == "3", found
+    written = request(
+        "properties.write", client, device="camera",
+        body=body("properties_write", path=path, json="5", if_version=found.version))
+    assert int(written.version) > int(found.version), written
+    deadline = time.time() + 10
+    while (own := request("properties.read", client, device="camera", path=path, max_age_ms=1)).json != "5":
+        assert time.time() < deadline, own
+        time.sleep(0.1)
+    assert int(own.confirmed_ms) > 0 and not own.pending, own
+    # The version is one of before.
+    problem = request(
+        "properties.write", client, device="camera",
+        body=body("properties_write", path=path, json="6", if_version=found.version))
+    assert problem.code == 10030, problem
+    request("properties.add", client, device="camera", name="room", body=body("properties_add", json='"hall"'))
+    assert request("properties.read", client, device="camera", path="ProUser.room.val").json == '"hall"'
+    request("properties.delete", client, device="camera", name="room")
+    assert request("properties.read", client, device="camera", path="ProUser.room").code == 21003
+
+
+def check_generated_commands(client):
+    """Actions and raw data: one that is answered, one that is repeated, and those that the camera refuses."""
+    number = "0123456789abcdef" * 2
+    for _ in range(2):
+        sent = request(
+            "commands.send", client, device="camera",
+            body=body("commands_send", id=number, path="Action.unlock.ctlVal", json="1"))
+        assert sent.status == "COMMAND_STATUS_ANSWERED" and sent.json == '{"open":true}', sent
+    assert request("commands.get", client, device="camera", id=number).id == number
+    listed = request("commands.list", client, device="camera").commands
+    assert [one.id for one in listed].count(number) == 1, listed
+    echoed = request("commands.send", client, device="camera", body=body("commands_send", data="aGVsbG8="))
+    assert echoed.data == "aGVsbG8=", echoed
+    problem = request(
+        "commands.send", client, device="camera", body=body("commands_send", path="Action.none.ctlVal", json="1"))
+    assert problem.code == 20104, problem
+    long = request("commands.send", client, device="camera", body=body("commands_send", data="AAAA" * 10_001))
+    assert long.code == 21008, long
 
 
 async def check_websockets(cluster, tokens):

@@ -24,8 +24,10 @@ package enum NodeConfigurationFile {
     /// - Parameters:
     ///   - isIsolated: the node has an address of an isolated cluster, which only this machine can reach.
     ///   - stores: the members of etcd that hold the ownership store; none for a store in a directory.
+    ///   - recordsURL: the PostgreSQL database of the records; nil for a file.
     package static func text(
-        _ node: StateDirectory.Node, cluster: String, isIsolated: Bool = false, stores: [StateDirectory.Store] = []
+        _ node: StateDirectory.Node, cluster: String, isIsolated: Bool = false, stores: [StateDirectory.Store] = [],
+        recordsURL: String? = nil
     ) -> String {
         let relay = node.relay.flatMap { HostPort($0) }
         return """
@@ -40,7 +42,7 @@ package enum NodeConfigurationFile {
             \(isIsolated ? "http: {tokens_from: anywhere}\n" : "")ownership:
             \(ownership(stores))
             records:
-              file: shared/records.sqlite
+              \(recordsURL.map { "url: \"\($0)\"" } ?? "file: shared/records.sqlite")
             tls:
               authority: pki/ca.pem
               certificate: pki/\(node.name).pem

@@ -47,13 +47,19 @@ package struct StateDirectory: Sendable {
         package var network: NetworkPlan?
         /// The members of etcd that hold the ownership store; nil for a store in a directory.
         package var stores: [Store]?
+        /// The PostgreSQL database of the records; nil for a file.
+        package var recordsURL: String?
 
         /// A mark of this release's format.
-        package init(cluster: String, nodes: [Node], network: NetworkPlan? = nil, stores: [Store]? = nil) {
+        package init(
+            cluster: String, nodes: [Node], network: NetworkPlan? = nil, stores: [Store]? = nil,
+            recordsURL: String? = nil
+        ) {
             self.cluster = cluster
             self.nodes = nodes
             self.network = network
             self.stores = stores
+            self.recordsURL = recordsURL
         }
     }
 

@@ -124,6 +124,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public static let callbackUnknown = Self(21_007, "the device has no callback for data")
     public static let messageTooLarge = Self(21_008, "the message exceeds the size limit")
     public static let tooManyConnections = Self(21_020, "too many connections")
+    public static let connectionExists = Self(21_021, "there is such a connection already")
     public static let connectFailed = Self(21_022, "the connection failed")
     public static let notConnected = Self(21_023, "not connected")
     public static let unavailable = Self(21_025, "not available now: offline")
@@ -144,7 +145,9 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
         tokenInvalid, tokenExpired, kicked, notAllowed, peerTimedOut, deviceBusy, pathIllegal, jsonInvalid,
         actionFailed, actionUnknown, duplicateMessage, answerTimedOut, propertyUnknown,
         passToServerFailed, passToDeviceFailed,
-        callbackUnknown, messageTooLarge, tooManyConnections, connectFailed, notConnected, unavailable, badParameter,
+        callbackUnknown, messageTooLarge, tooManyConnections, connectionExists, connectFailed, notConnected,
+        unavailable,
+        badParameter,
     ]
 
     private static let byNumber: [Int32: ErrorCode] = Dictionary(uniqueKeysWithValues: all.map { ($0.number, $0) })

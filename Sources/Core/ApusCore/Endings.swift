@@ -36,6 +36,7 @@ extension ErrorCode {
         EndingRule(.illegalRelation, .playing, "the device is recorded under another account"),
         EndingRule(.notAllowed, .playing, "the signed token does not name the device"),
         EndingRule(.badParameter, .playing, "the request is the same at every node"),
+        EndingRule(.connectionExists, .playing, "the session plays the channel already"),
         EndingRule(.notAllowed, .publishing, "the signed token is not a device's"),
         EndingRule(.badParameter, .publishing, "the request is the same at every node"),
         EndingRule(.callUnknown, .playing, "the call is over"),

@@ -259,6 +259,9 @@ extension ErrorCode {
             .tooManyConnections, "tooManyConnections", [.client],
             "Connect to another node. The operator can raise `gateway.connections_max`."),
         Explanation(
+            .connectionExists, "connectionExists", [.client],
+            "Use the player that this session has of the channel, or stop it first."),
+        Explanation(
             .connectFailed, "connectFailed", [.sdk, .operator],
             "Check the address, the network and the certificate authority. The SDK tries the other nodes by itself."),
         Explanation(.notConnected, "notConnected", [.sdk], "Wait until the session is connected, and retry."),

@@ -185,7 +185,7 @@ extension ClientHandler {
     ) {
         guard let account = session?.account else { return }
         guard !played.values.contains(where: { $0.channel == channel }) else {
-            return fail(call, ApusError(.badParameter, "this connection already plays that channel"))
+            return fail(call, ApusError(.connectionExists, "this connection already plays that channel"))
         }
         // The answer is sent before the first frame: the sink accepts no frame until it is opened.
         let sink = PlayedSink(handler: self, call: call, channel: channel, inCall: name, grant: grant)

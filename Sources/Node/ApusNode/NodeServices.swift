@@ -45,8 +45,9 @@ struct NodeServices: Sendable {
             configuration.events, view, entities, node.topics, records, runtime, dispatcher, handlers: handlers,
             poster: poster, limited: limited)
         sessions.observe(events)
-        things = ThingService(sessions: sessions, topics: node.topics, products: products, observer: events)
         commands = CommandService(configuration.commands, view, entities, sessions, products, runtime, dispatcher)
+        things = ThingService(
+            sessions: sessions, topics: node.topics, products: products, reader: commands, observer: events)
         webhooks = WebhookSender(configuration.push, limited: limited) { view.clock.wallSeconds() }
         answering = AnsweringService(
             configuration.answering, view, records: records, channels: channels, group: group, limited: limited)

@@ -3,11 +3,11 @@ import ApusSessions
 import ApusThings
 package import Foundation
 
-/// What a command asks of a device: an action of its model, or raw data (IV-D5, IV-D11).
+/// What a command asks of a device: an action of its model, raw data, or the value of a leaf (IV-D3, IV-D5, IV-D11).
 package struct CommandContent: Sendable, Hashable {
-    /// `Action.NAME`; empty for raw data.
+    /// `Action.NAME`, the path of a leaf whose value is wanted, or empty for raw data.
     package let path: String
-    /// The value of the action in JSON without spaces, or the data.
+    /// The value of the action in JSON without spaces, or the data; empty for the value of a leaf.
     package let bytes: Data
 
     /// An action in one of its two forms: `Action.cameraOn` with `{"ctlVal":1}`, or `Action.cameraOn.ctlVal` with `1`.
@@ -33,6 +33,12 @@ package struct CommandContent: Sendable, Hashable {
 
     package init(data: Data) { (path, bytes) = ("", data) }
 
-    /// The name of the action; nil for raw data.
-    var action: String? { path.isEmpty ? nil : String(path.dropFirst(ThingRoot.action.name.utf8.count + 1)) }
+    /// The value of a leaf is wanted, such as that of `ProReadonly.battery`.
+    package init(reading leaf: String) { (path, bytes) = (leaf, Data()) }
+
+    /// The name of the action; nil for the others.
+    var action: String? {
+        let start = "\(ThingRoot.action.name)."
+        return path.hasPrefix(start) ? String(path.dropFirst(start.utf8.count)) : nil
+    }
 }

@@ -1,7 +1,7 @@
-import ApusClientAPI
+package import ApusClientAPI
 package import ApusCluster
 import ApusContract
-import ApusCore
+package import ApusCore
 package import ApusSessions
 package import ApusStorage
 package import ApusThings
@@ -20,7 +20,7 @@ import Synchronization
 /// queue sends an unacknowledged command again, and a request that waits asks again.
 ///
 /// Concurrency model: any thread. A `Mutex` guards the table of requests.
-package final class CommandService: Service, Sendable {
+package final class CommandService: Service, DeviceReader, Sendable {
     private static let collection = EntityCollection<CommandState>("commands", kind: .commands, layout: 1)
     package static let records = RecordCatalogue([collection])
     /// The kind of the topic by which a device takes commands, and its only key.
@@ -87,14 +87,15 @@ package final class CommandService: Service, Sendable {
     /// - Parameters:
     ///   - ttl: nil: the device must not be offline, and the command ends at the deadline.
     ///   - until: the status to wait for.
+    ///   - control: the client must have the right to control the device, and not only to view it.
     /// - Throws: 8000 if the device is offline and there is no time to live, 8002, 8003 and 12004 if this client has no
     ///   such device, 20101 and 20102 if the schema of the device's product does not allow the action or its argument,
     ///   21002 if the status is not reached in time; otherwise as ``CommandState/submit(_:_:at:_:)``.
     func send(
         _ content: CommandContent, id: Data, to device: DeviceID, noAnswer: Bool, ttl: Duration?, until: CommandStatus,
-        _ call: ClientCall
+        control: Bool = true, _ call: ClientCall
     ) async throws(ApusError) -> CommandEntry {
-        let presence = try await sessions.inspect(device, for: call.session, subscribe: false, control: true).get()
+        let presence = try await sessions.inspect(device, for: call.session, subscribe: false, control: control).get()
         if let action = content.action {
             try await products.checkAction(
                 action, json: ArraySlice(content.bytes), of: device, timeout: try call.timeLeft())
@@ -133,6 +134,17 @@ package final class CommandService: Service, Sendable {
             pause = min(pause * 2, Self.askAgainMax)
         }
         return entry
+    }
+
+    package func value(
+        of leaf: String, _ device: DeviceID, _ call: ClientCall
+    ) async throws(ApusError) -> (json: String, timeMs: Int64) {
+        let id = Data((0..<16).map { _ in UInt8.random(in: 0...(.max)) })
+        let entry = try await send(
+            CommandContent(reading: leaf), id: id, to: device, noAnswer: false, ttl: nil, until: .answered,
+            control: false, call)
+        guard entry.code == 0 else { throw ApusError(ErrorCode(number: entry.code), entry.message) }
+        return (try JSONValue(checking: String(decoding: entry.answer, as: UTF8.self)).text, entry.changedMs)
     }
 
     func read(_ device: DeviceID, id: Data, _ call: ClientCall) async throws(ApusError) -> CommandReadReply {

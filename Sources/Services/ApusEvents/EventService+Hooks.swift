@@ -70,6 +70,9 @@ extension EventService {
                 }
                 return kind
             })
+        guard events.count == request.events.count else {
+            throw ApusError(.badParameter, "an event of a hook is named twice")
+        }
         var secret: [UInt8] = []
         let stored = try await records.put(name, of: customer, countMax: configuration.hooksMax) { hook in
             (hook.url, hook.events, hook.messages) = (request.url, events.map(\.rawValue).sorted(), request.messages)
@@ -91,27 +94,14 @@ extension EventService {
 
     /// - Throws: 21031 for a text that is no URL, 12004 for a host that an integrator may not name.
     private func check(_ text: String, isOperator: Bool) throws(ApusError) {
-        let isPlain = text.utf8.allSatisfy { $0 > 0x20 && $0 < 0x7f }
-        guard isPlain, text.utf8.count <= EventConfiguration.urlByteCountMax, let url = URLComponents(string: text),
-            ["http", "https"].contains(url.scheme), let host = url.host, Self.isHost(host), url.user == nil,
-            url.password == nil, url.fragment == nil, (1...65_535).contains(url.port ?? 80)
-        else {
+        guard let url = HookURL(text) else {
             throw ApusError(.badParameter, "the URL is http://HOST… or https://HOST…, without a user or a fragment")
         }
-        guard isOperator || configuration.allows(host: host) else { throw Self.hostNotAllowed }
+        guard isOperator || configuration.allows(host: url.host) else { throw Self.hostNotAllowed }
     }
 
     private static let hostNotAllowed = ApusError(
         .notAllowed, "the operators have not allowed this host (hooks.hosts)")
-
-    /// A name or an address of IPv4; or one of IPv6 in brackets, which only operators can name.
-    private static func isHost(_ host: String) -> Bool {
-        if host.hasPrefix("["), host.hasSuffix("]") {
-            return host.dropFirst().dropLast().utf8.allSatisfy { "0123456789abcdefABCDEF:.".utf8.contains($0) }
-        }
-        let labels = host.split(separator: ".", omittingEmptySubsequences: false)
-        return labels.allSatisfy { AccessID(rawValue: String($0)) != nil }
-    }
 
     /// Sends a request to the endpoint.
     ///

@@ -50,13 +50,16 @@ extension ThingListPending: EntityMessage {
 enum ThingEntity {
     static let definition: EntityDefinition<ThingState> = {
         var definition = EntityDefinition<ThingState>(.thing, name: "thing", durability: .recorded)
-        definition.onReading(ThingRead.self) { model, message, _ throws(ApusError) in
-            try model.read(
-                ThingPath(message.path),
+        definition.onReading(ThingRead.self) { model, message, scope throws(ApusError) in
+            let path = try ThingPath(message.path)
+            var reply = try model.read(
+                path,
                 online: .with {
                     ($0.root, $0.name, $0.value) = (.readonly, ThingState.onlineName, "\(message.online)")
                     $0.time = message.onlineTime
                 })
+            reply.isFresh = model.isFresh(path, maxAgeMs: Int64(message.maxAgeMs), at: scope.wallMilliseconds)
+            return reply
         }
         definition.onReading(ThingListPending.self) { model, _, _ throws(ApusError) in
             .with {

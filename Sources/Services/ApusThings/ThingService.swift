@@ -15,6 +15,21 @@ package protocol ThingObserver: Sendable {
     func changed(_ change: ClientPropertyChanged, of device: DeviceID) async
 }
 
+/// What asks devices for values.
+///
+/// Isolation: may be called from any task.
+package protocol DeviceReader: Sendable {
+    /// Asks a device for the value of a leaf, which the device reports as well.
+    ///
+    /// - Parameter leaf: such as `ProReadonly.battery`.
+    /// - Returns: the value in JSON, and the time of the answer in Unix milliseconds.
+    /// - Throws: 8000 if the device is offline, 20104 if its program cannot be asked, 21002 if it does not answer in
+    ///   time, and what the device has answered.
+    func value(
+        of leaf: String, _ device: DeviceID, _ call: ClientCall
+    ) async throws(ApusError) -> (json: String, timeMs: Int64)
+}
+
 /// The thing models of devices (IV-D1 to IV-D10): requests of apps and devices, and the topics `things/DEVICE`.
 ///
 /// An app may read and write the model of a device that is bound to its account, also while the device is offline. A
@@ -37,12 +52,15 @@ package struct ThingService: Sendable {
     private let sessions: SessionService
     private let topics: TopicService
     private let products: ProductService
+    private let reader: any DeviceReader
     private let observer: (any ThingObserver)?
 
     package init(
-        sessions: SessionService, topics: TopicService, products: ProductService, observer: (any ThingObserver)? = nil
+        sessions: SessionService, topics: TopicService, products: ProductService, reader: any DeviceReader,
+        observer: (any ThingObserver)? = nil
     ) {
         (self.sessions, self.topics, self.products, self.observer) = (sessions, topics, products, observer)
+        self.reader = reader
     }
 
     /// Registers the kind of entity. Called once, before the node is a member.
@@ -92,13 +110,20 @@ package struct ThingService: Sendable {
             let presence = try await presence(of: device, for: call.session)
             let read = ThingRead.with {
                 ($0.path, $0.online, $0.onlineTime) = (request.path, presence.online.rawValue, presence.time)
+                $0.maxAgeMs = request.maxAgeMs
             }
             let reply = try await products.thing(device).ask(read, timeout: try call.timeLeft())
-            return .with {
+            var found = ClientProperty.with {
                 ($0.path, $0.json, $0.version, $0.pending) = (
                     path.description, reply.json, reply.version, reply.isPending
                 )
             }
+            // A device knows its own values.
+            guard request.maxAgeMs > 0, !reply.isFresh, call.session.device == nil else { return found }
+            (found.json, found.confirmedMs) = try await confirmed(path, of: device, call)
+            let after = try await products.thing(device).ask(read, timeout: try call.timeLeft())
+            (found.version, found.pending) = (after.version, after.isPending)
+            return found
         }
         api.on(ClientListPendingPropertiesRequest.self) { _, call throws(ApusError) in
             let device = try Self.device("", call.session)
@@ -113,6 +138,26 @@ package struct ThingService: Sendable {
                 }
             }
         }
+    }
+
+    /// Asks the device for what is at a path.
+    ///
+    /// - Throws: 20101 if the path leads into no state or setting, 21003 if the device's value has nothing there,
+    ///   otherwise as ``DeviceReader/value(of:_:_:)``.
+    private func confirmed(
+        _ path: ThingPath, of device: DeviceID, _ call: ClientCall
+    ) async throws(ApusError) -> (json: String, timeMs: Int64) {
+        guard let root = path.root, let name = path.name, root == .readonly || root == .writable else {
+            throw ApusError(.pathIllegal, "only a state or a setting can be asked of the device")
+        }
+        let answer = try await reader.value(of: "\(root.name).\(name)", device, call)
+        let leaf = ThingLeaf.with {
+            ($0.root, $0.name, $0.value, $0.time) = (root, name, answer.json, answer.timeMs / 1000)
+        }
+        guard let part = leaf.tree[path.fields[...]] else {
+            throw ApusError(.propertyUnknown, "the device's value has nothing at \(path)")
+        }
+        return (part.text, answer.timeMs)
     }
 
     private func addWrites(to api: inout ClientAPI) {

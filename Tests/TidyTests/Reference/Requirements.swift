@@ -17,6 +17,31 @@ enum Requirements {
     struct Test {
         let suite: String
         let name: String
+        /// The ids that the name cites.
+        let citations: [Citation]
+
+        init(suite: String, name: String) {
+            (self.suite, self.name) = (suite, name)
+            citations = Citation.all(in: name)
+        }
+    }
+
+    /// An id in the name of a test, or a range of ids such as `IV-D1 to IV-D10`.
+    struct Citation {
+        let section: String
+        let numbers: ClosedRange<Int>
+
+        /// A regular expression of many names takes seconds, so those without an id are left out first.
+        static func all(in name: String) -> [Self] {
+            guard name.contains("IV-") || name.contains("CALL-") else { return [] }
+            return name.matches(of: /(IV-[A-G]|CALL-)([0-9]+)(?: to (?:IV-[A-G]|CALL-)([0-9]+))?/).compactMap { match in
+                guard let first = Int(match.2) else { return nil }
+                let last = match.3.flatMap { Int($0) } ?? first
+                return last < first ? nil : Self(section: String(match.1), numbers: first...last)
+            }
+        }
+
+        func covers(_ other: Self) -> Bool { section == other.section && numbers.contains(other.numbers.lowerBound) }
     }
 
     static let rows = [
@@ -87,23 +112,15 @@ enum Requirements {
         }
     }
 
-    /// The tests that cite an id, by itself or in a range such as `IV-D1 to IV-D10`.
-    static func tests(citing id: String) -> [Test] { tests.filter { cites($0.name, id) } }
-
-    static func cites(_ name: String, _ id: String) -> Bool {
-        guard let wanted = parts(id) else { return false }
-        for match in name.matches(of: /(IV-[A-G]|CALL-)([0-9]+)(?: to (IV-[A-G]|CALL-)([0-9]+))?/)
-        where match.1 == wanted.section {
-            guard let first = Int(match.2) else { continue }
-            let last = match.4.flatMap { Int($0) } ?? first
-            if first <= wanted.number, wanted.number <= last { return true }
-        }
-        return false
+    /// The tests that cite an id, by itself or in a range.
+    static func tests(citing id: String) -> [Test] {
+        guard let wanted = Citation.all(in: id).first else { return [] }
+        return tests.filter { test in test.citations.contains { $0.covers(wanted) } }
     }
 
-    private static func parts(_ id: String) -> (section: Substring, number: Int)? {
-        guard let match = id.wholeMatch(of: /(IV-[A-G]|CALL-)([0-9]+)/), let number = Int(match.2) else { return nil }
-        return (match.1, number)
+    static func cites(_ name: String, _ id: String) -> Bool {
+        guard let wanted = Citation.all(in: id).first else { return false }
+        return Citation.all(in: name).contains { $0.covers(wanted) }
     }
 
     /// The number is raised, and by whom.

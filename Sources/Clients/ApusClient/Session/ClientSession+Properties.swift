@@ -14,16 +14,33 @@ extension ClientSession {
         public var version: UInt64
         /// Of a setting: the device has not reported this value yet.
         public var isPending: Bool
+        /// When the device gave this value for this request, in Unix milliseconds; nil: it was not asked.
+        public var confirmedMs: Int64?
     }
 
     /// Reads a part of a device's model, also while the device is offline (IV-D3).
     ///
-    /// - Parameter path: such as `ProWritable._logLevel`; empty: the whole model.
-    /// - Throws: 8002 and 8003 if this account has no such device, 20101 if the path is none, 21003 if the model has
-    ///   nothing there, otherwise as ``ask(_:timeout:)``.
-    public func readProperty(of device: DeviceID, path: String = "") async throws(ApusError) -> Property {
-        Property(
-            try await ask(ClientReadPropertyRequest.with { ($0.device, $0.path) = (device.rawValue, path) }))
+    /// - Parameters:
+    ///   - path: such as `ProWritable._logLevel`; empty: the whole model.
+    ///   - maxAge: of a state or a setting: the device is asked for it if its value is older; at least 1 ms. Nil: the
+    ///     device is not asked.
+    /// - Throws: 8002 and 8003 if this account has no such device, 20101 if the path is none, or cannot be asked of the
+    ///   device, 21003 if the model has nothing there; if the device is asked, 8000 if it is offline, 20104 if its
+    ///   program cannot be asked, and 21002 if it does not answer in time; otherwise as ``ask(_:timeout:)``.
+    public func readProperty(
+        of device: DeviceID, path: String = "", maxAge: Duration? = nil
+    ) async throws(ApusError) -> Property {
+        let request = ClientReadPropertyRequest.with {
+            ($0.device, $0.path) = (device.rawValue, path)
+            $0.maxAgeMs = maxAge.map { max(1, UInt32(clamping: Int64($0.milliseconds))) } ?? 0
+        }
+        do throws(ApusError) {
+            return Property(try await ask(request))
+        } catch {
+            // The device has not answered.
+            guard maxAge != nil, error.code == .deadlineExceeded else { throw error }
+            throw ApusError(.answerTimedOut, error.message)
+        }
     }
 
     /// Writes a setting or a user property (IV-D4, IV-D8). When this returns, the value is durable. A setting is
@@ -96,5 +113,6 @@ extension ClientSession {
 extension ClientSession.Property {
     init(_ message: ClientProperty) {
         self.init(path: message.path, json: message.json, version: message.version, isPending: message.pending)
+        confirmedMs = message.confirmedMs > 0 ? message.confirmedMs : nil
     }
 }

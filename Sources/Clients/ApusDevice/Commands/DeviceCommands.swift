@@ -23,9 +23,14 @@ public final class DeviceCommands: Sendable {
     /// device is answered as 21006.
     public typealias Receive = @Sendable (_ data: [UInt8]) async throws(ApusError) -> [UInt8]
 
+    /// Gives the value of a state or a setting, such as `ProReadonly.battery`, in JSON. An error that is not one of a
+    /// device is answered as 20103.
+    public typealias Read = @Sendable (_ path: String) async throws(ApusError) -> String
+
     private struct State: Sendable {
         var actions: [String: Action] = [:]
         var receive: Receive?
+        var read: Read?
         var ledger: CommandLedger
     }
 
@@ -66,6 +71,9 @@ public final class DeviceCommands: Sendable {
 
     /// Sets what takes raw data.
     public func onData(_ receive: @escaping Receive) { state.withLock { $0.receive = receive } }
+
+    /// Sets what gives a value to a client that wants it from the device itself. The value is also reported.
+    public func onRead(_ read: @escaping Read) { state.withLock { $0.read = read } }
 
     /// Works until the task is cancelled or the session ends.
     ///
@@ -149,7 +157,10 @@ public final class DeviceCommands: Sendable {
             return .init(
                 ApusError(.peerTimedOut, "the time of the command was over when it came to it"), isAction: isAction)
         }
-        let (action, receive) = state.withLock { ($0.actions[work.command.path], $0.receive) }
+        let path = work.command.path
+        let (action, receive) = state.withLock { state in
+            (state.actions[path] ?? reading(path, state.read), state.receive)
+        }
         guard isAction ? action != nil : receive != nil else {
             return .init(ApusError(isAction ? .actionUnknown : .callbackUnknown), isAction: isAction)
         }
@@ -177,6 +188,21 @@ public final class DeviceCommands: Sendable {
         }
         await note(.ended(work.id, answer))
         return answer
+    }
+
+    /// Gives the value at a path that is not one of an action, and reports it first.
+    private func reading(_ path: String, _ read: Read?) -> Action? {
+        let parts = path.split(separator: ".")
+        guard let read, parts.count == 2, let name = ["ProReadonly": "stVal", "ProWritable": "setVal"][parts[0]] else {
+            return nil
+        }
+        return { [session] _ throws(ApusError) in
+            let json = try await read(path)
+            try await session.untilAnswered { () throws(ApusError) in
+                try await session.reportProperty(path: "\(path).\(name)", json: json)
+            }
+            return json
+        }
     }
 
     /// Notes what became of a command, in the journal first.

@@ -87,11 +87,11 @@ struct SignInStage {
 
     func session(
         _ role: Session.Role, _ access: AccessID, account: AccountID = LocalCluster.account, device: DeviceID?,
-        first node: String
+        first node: String, onLinkState: @escaping @Sendable (LinkState, ApusError?) -> Void = { _, _ in }
     ) async throws(ApusError) -> ClientSession {
         let session = try ClientSession(
             configuration: try await configuration(role, access, account: account, device: device, first: node),
-            eventLoop: group.next(), log: log)
+            eventLoop: group.next(), log: log, onLinkState: onLinkState)
         session.start()
         return session
     }

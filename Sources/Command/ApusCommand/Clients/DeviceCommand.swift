@@ -7,6 +7,7 @@ import Foundation
 import Logging
 import NIOCore
 import NIOPosix
+import Synchronization
 
 /// `apus device`: runs a software camera.
 struct DeviceCommand: AsyncParsableCommand {
@@ -62,14 +63,17 @@ struct DeviceCommand: AsyncParsableCommand {
         let agent = DeviceAgent(
             session: session, source: media, channel: source, frameLog: frames, log: log)
         let initial = setting.map(Self.pair)
+        let values = CurrentValues(initial, product: product)
         // The values need nothing to be done: this device has them once it knows them.
         let settings = DeviceSettings(
             session: session, device: device, product: product, initial: initial, log: log
         ) { name, json in
             log.notice("Setting", metadata: ["apus.setting": "\(name)", "apus.value": "\(json)"])
+            values.set("ProWritable.\(name)", json)
             return json
         }
         let commands = try makeCommands(session, log: log)
+        commands.onRead { path throws(ApusError) in try values.value(path) }
         let updater = try firmware.updater(of: product, session, log: log)
         let result = await ending.race(seconds: seconds) { () throws(ApusError) in
             async let _ = Self.keep(initial.isEmpty && product == nil ? nil : settings, ending)
@@ -132,5 +136,26 @@ struct DeviceCommand: AsyncParsableCommand {
             }
         }
         return commands
+    }
+}
+
+/// The values that this camera has, by the paths of their leaves.
+private final class CurrentValues: Sendable {
+    private let values: Mutex<[String: String]>
+
+    init(_ settings: [(name: String, json: String)], product: String?) {
+        var values = Dictionary(settings.map { ("ProWritable.\($0.name)", $0.json) }) { $1 }
+        values["ProReadonly._product"] = product.map { "\"\($0)\"" }
+        self.values = Mutex(values)
+    }
+
+    func set(_ path: String, _ json: String) { values.withLock { $0[path] = json } }
+
+    /// - Throws: 21003 if it has no such value.
+    func value(_ path: String) throws(ApusError) -> String {
+        guard let json = values.withLock({ $0[path] }) else {
+            throw ApusError(.propertyUnknown, "this camera has nothing at \(path)")
+        }
+        return json
     }
 }

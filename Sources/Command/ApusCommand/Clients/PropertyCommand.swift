@@ -40,19 +40,29 @@ struct PropertyGet: AsyncParsableCommand {
         commandName: "get", abstract: "Read a part of the model, also while the device is offline.")
     @OptionGroup var options: PropertyOptions
     @Argument(help: "The path, such as ProReadonly._online. Default: the whole model.") var path = ""
+    @Option(help: "Ask the device if its value is older than this number of seconds; 0: in any case.")
+    var maxAge: Double?
 
     private struct Report: Encodable {
         var path: String
         var json: String
         var version: UInt64
         var pending: Bool
+        var confirmedMs: Int64?
+    }
+
+    func validate() throws {
+        guard (0...4_000_000).contains(maxAge ?? 0) else { throw ValidationError("--max-age must be 0 to 4000000") }
     }
 
     func run() async throws {
+        let maxAge = maxAge.map { Duration.milliseconds(Int64($0 * 1000)) }
         try await options.run { [output = options.output, path] session, device throws(ApusError) in
-            let found = try await session.readProperty(of: device, path: path)
+            let found = try await session.readProperty(of: device, path: path, maxAge: maxAge)
             try output.show(
-                Report(path: found.path, json: found.json, version: found.version, pending: found.isPending),
+                Report(
+                    path: found.path, json: found.json, version: found.version, pending: found.isPending,
+                    confirmedMs: found.confirmedMs),
                 [found.json])
         }
     }

@@ -17,6 +17,8 @@ struct ClusterStarter: Sendable {
     var isIsolated = false
     /// Keeps the ownership of a new cluster in etcd. A cluster with etcd keeps it.
     var hasEtcd = false
+    /// Keeps the records of a new cluster in this PostgreSQL database, as a connection string of libpq.
+    var recordsURL: String?
     /// How long the members of etcd may take to elect a leader.
     private static let etcdTimeout = Duration.seconds(30)
 
@@ -63,6 +65,7 @@ struct ClusterStarter: Sendable {
         var network = try network(existing)
         let stores = try stores(existing, network)
         if let plan = network, let stores { network?.stores = stores.indices.map { plan.address(ofStore: $0) } }
+        let recordsURL = try recordsURL(existing)
         if let configs {
             let read = try NodeConfigurationFile.read(folder: configs)
             try requireSame(existing, cluster: read.cluster)
@@ -83,10 +86,12 @@ struct ClusterStarter: Sendable {
             NodeConfigurationFile.node($0 + 1, basePort: basePort, network: network)
         }
         let texts: [String?] = added.map {
-            NodeConfigurationFile.text($0, cluster: cluster, isIsolated: network != nil, stores: stores ?? [])
+            NodeConfigurationFile.text(
+                $0, cluster: cluster, isIsolated: network != nil, stores: stores ?? [], recordsURL: recordsURL)
         }
         return Plan(
-            mark: StateDirectory.Mark(cluster: cluster, nodes: known + added, network: network, stores: stores),
+            mark: StateDirectory.Mark(
+                cluster: cluster, nodes: known + added, network: network, stores: stores, recordsURL: recordsURL),
             files: known.map { _ in nil } + texts)
     }
 
@@ -128,6 +133,18 @@ struct ClusterStarter: Sendable {
         }
         try EtcdMember.requireProgram()
         return known ?? EtcdMember.members(basePort: basePort, network: network)
+    }
+
+    /// The database of the directory's cluster, or of a new one; nil if the records are in a file.
+    private func recordsURL(_ existing: StateDirectory.Mark?) throws(ApusError) -> String? {
+        guard let recordsURL, let existing else { return recordsURL ?? existing?.recordsURL }
+        guard existing.recordsURL == recordsURL else {
+            throw ApusError(
+                .stateForeign,
+                "the cluster in \(state.path) has its records elsewhere; use another --dir, or start again after "
+                    + "`apus cluster down --purge`")
+        }
+        return recordsURL
     }
 
     private func requireSame(_ existing: StateDirectory.Mark?, cluster: String) throws(ApusError) {

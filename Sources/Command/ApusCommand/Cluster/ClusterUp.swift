@@ -18,6 +18,9 @@ struct ClusterUp: AsyncParsableCommand {
             With --etcd, a new cluster keeps its ownership in three members of etcd, named e1 to e3, which this command
             starts as well. This requires the package etcd-server. `kill`, `pause`, `resume` and `restart` act on a
             member by its name, and so do the verbs for faults of an isolated cluster.
+
+            With --records-url, a new cluster keeps its records in a PostgreSQL database instead of a file of SQLite,
+            such as postgresql://apus@127.0.0.1:5432/apus. The database must be there.
             """)
 
     @OptionGroup var directory: DirectoryOption
@@ -31,6 +34,8 @@ struct ClusterUp: AsyncParsableCommand {
     var isolated = false
     @Flag(help: "Keep the ownership of a new cluster in etcd.")
     var etcd = false
+    @Option(help: "Keep the records of a new cluster in this PostgreSQL database: a connection string of libpq.")
+    var recordsURL: String?
     @Option(help: "Set the cluster's name in generated configurations.")
     var cluster = "local"
     @Option(help: "Set the number of seconds to wait until the cluster is ready.")
@@ -49,6 +54,12 @@ struct ClusterUp: AsyncParsableCommand {
         guard nodes == nil || configs == nil else { throw ValidationError("use --nodes or --configs, not both") }
         guard !isolated || configs == nil else { throw ValidationError("use --isolated or --configs, not both") }
         guard !etcd || configs == nil else { throw ValidationError("use --etcd or --configs, not both") }
+        guard let recordsURL else { return }
+        guard configs == nil else { throw ValidationError("use --records-url or --configs, not both") }
+        guard !isolated else { throw ValidationError("the nodes of an isolated cluster do not reach a --records-url") }
+        guard recordsURL.utf8.allSatisfy({ $0 > 0x20 && $0 < 0x7f && !"\"\\".utf8.contains($0) }) else {
+            throw ValidationError("--records-url must not contain blanks, quotes and backslashes")
+        }
     }
 
     func run() async throws {
@@ -59,6 +70,7 @@ struct ClusterUp: AsyncParsableCommand {
         starter.cluster = cluster
         starter.isIsolated = isolated
         starter.hasEtcd = etcd
+        starter.recordsURL = recordsURL
         let report = try await ClusterReport(try await starter.start(timeout: .seconds(timeout)))
         let count = report.nodes.count
         try output.show(

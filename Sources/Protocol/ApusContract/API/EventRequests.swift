@@ -39,8 +39,9 @@ extension ClientPutHookRequest: ClientRequestMessage {
             isAudited: true,
             fields: [
                 "customer": .identifier, "hook": .identifier,
-                "url": FieldRule(pattern: "^https?://[^\\u0000-\\u0020\\u007f]{1,1000}$", isRequired: true),
-                "events": FieldRule(pattern: "^(alarm|share|system|property)$", itemCount: 0...4),
+                "url": .hookURL,
+                "events": FieldRule(
+                    pattern: "^(alarm|share|system|property)$", itemCount: 0...4, itemsDiffer: true),
             ],
             "Set an HTTP endpoint that receives events, or raw data of apps and devices.")
     }
@@ -70,4 +71,15 @@ extension ClientAccountEvent: ClientEventMessage {
         ClientEventInfo(
             5, "account_event", "A device reports an alarm, its accounts have changed, or an operator's notice.")
     }
+}
+
+extension FieldRule {
+    /// `http` or `https`, a host, a port, a path and a query. An address of IPv6, which only operators may name, is
+    /// left out.
+    public static let hookURL: Self = {
+        let port = "[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]"
+        let name = "([A-Za-z0-9_-]{1,63}\\.){0,7}[A-Za-z0-9_-]{1,63}"
+        let path = "[/?]([A-Za-z0-9._~:/?@!$&'()*+,;=-]|%[0-9A-Fa-f]{2}){0,480}"
+        return Self(pattern: "^https?://\(name)(:(\(port)))?(\(path))?$", isRequired: true)
+    }()
 }

@@ -6,19 +6,25 @@ public struct FieldRule: Sendable, Hashable {
     public var range: ClosedRange<Int>?
     /// The number of items of a repeated field.
     public var itemCount: ClosedRange<Int>?
+    /// True if the items of a repeated field must differ.
+    public var itemsDiffer = false
     public var isRequired: Bool
-    /// The format of a text that is JSON: `json`, or `json-` and the only member of the object that it is.
+    /// The format of a text that is JSON: `json`, `json-schema`, or `json-` and the only member of the object that it
+    /// is.
     public var jsonFormat: String?
 
     public init(
         pattern: String? = nil, range: ClosedRange<Int>? = nil, itemCount: ClosedRange<Int>? = nil,
-        isRequired: Bool = false
+        itemsDiffer: Bool = false, isRequired: Bool = false
     ) {
         (self.pattern, self.range, self.itemCount, self.isRequired) = (pattern, range, itemCount, isRequired)
+        self.itemsDiffer = itemsDiffer
     }
 
     /// A text that is JSON.
     public static let json = json(format: "json")
+    /// A text that is a schema of things (docs/things.md).
+    public static let jsonSchema = json(format: "json-schema")
     /// A text that is a JSON object with one member.
     public static func json(member: String) -> Self { json(format: "json-\(member)") }
 

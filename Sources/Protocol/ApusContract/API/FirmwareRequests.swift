@@ -38,7 +38,7 @@ extension ClientRollOutFirmwareRequest: ClientRequestMessage {
                 [
                     "percentage": FieldRule(range: 0...100), "stop_failure_percent": FieldRule(range: 0...100),
                     "stop_failures": FieldRule(range: 0...1_000_000_000),
-                    "groups": FieldRule(pattern: "^[A-Za-z0-9._-]{1,63}$", itemCount: 0...32),
+                    "groups": FieldRule(pattern: "^[A-Za-z0-9._-]{1,63}$", itemCount: 0...32, itemsDiffer: true),
                     "if_revision": FieldRule(pattern: "^(0|[1-9][0-9]{0,18})$"),
                 ]
             ) { $1 },

@@ -7,7 +7,7 @@ extension ClientPutProductRequest: ClientRequestMessage {
             120, "products.put", .put("/v1/customers/{customer}/products/{product}"), roles: [.customer, .admin],
             isAudited: true,
             fields: [
-                "customer": .identifier, "product": .identifier, "schema": .json,
+                "customer": .identifier, "product": .identifier, "schema": .jsonSchema,
                 "if_revision": FieldRule(pattern: "^(0|[1-9][0-9]{0,18})$"),
             ],
             "Create a product, or replace its schema. The same schema again has no effect.")

@@ -9,7 +9,7 @@
 //   https://github.com/apple/swift-protobuf/
 
 /// Requests of apps and operators that need no stream: each is there over the native protocol, WebSocket and REST
-/// (docs/reference/api.md). Numbers and paths are given where a service registers its requests.
+/// (docs/api.md). Numbers and paths are given where a service registers its requests.
 
 public import SwiftProtobuf
 

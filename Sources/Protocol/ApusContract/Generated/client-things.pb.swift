@@ -40,6 +40,9 @@ public nonisolated struct ClientProperty: Sendable {
   /// Of a setting: the device has not reported this value yet.
   public var pending: Bool = false
 
+  /// Unix milliseconds: when the device gave this value for this request; 0: it was not asked.
+  public var confirmedMs: Int64 = 0
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -55,6 +58,9 @@ public nonisolated struct ClientReadPropertyRequest: Sendable {
 
   /// Such as ProWritable._logLevel; empty: the whole model.
   public var path: String = String()
+
+  /// Of a state or a setting: the device is asked for it if its value is older. 0: the device is not asked.
+  public var maxAgeMs: UInt32 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -203,7 +209,7 @@ fileprivate nonisolated let _protobuf_package = "apus.client.v1"
 
 nonisolated extension ClientProperty: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Property"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}json\0\u{1}version\0\u{1}pending\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}json\0\u{1}version\0\u{1}pending\0\u{3}confirmed_ms\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -215,6 +221,7 @@ nonisolated extension ClientProperty: SwiftProtobuf.Message, SwiftProtobuf._Mess
       case 2: try { try decoder.decodeSingularStringField(value: &self.json) }()
       case 3: try { try decoder.decodeSingularUInt64Field(value: &self.version) }()
       case 4: try { try decoder.decodeSingularBoolField(value: &self.pending) }()
+      case 5: try { try decoder.decodeSingularInt64Field(value: &self.confirmedMs) }()
       default: break
       }
     }
@@ -233,6 +240,9 @@ nonisolated extension ClientProperty: SwiftProtobuf.Message, SwiftProtobuf._Mess
     if self.pending != false {
       try visitor.visitSingularBoolField(value: self.pending, fieldNumber: 4)
     }
+    if self.confirmedMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.confirmedMs, fieldNumber: 5)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -241,6 +251,7 @@ nonisolated extension ClientProperty: SwiftProtobuf.Message, SwiftProtobuf._Mess
     if lhs.json != rhs.json {return false}
     if lhs.version != rhs.version {return false}
     if lhs.pending != rhs.pending {return false}
+    if lhs.confirmedMs != rhs.confirmedMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -248,7 +259,7 @@ nonisolated extension ClientProperty: SwiftProtobuf.Message, SwiftProtobuf._Mess
 
 nonisolated extension ClientReadPropertyRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".ReadPropertyRequest"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}path\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}path\0\u{3}max_age_ms\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -258,6 +269,7 @@ nonisolated extension ClientReadPropertyRequest: SwiftProtobuf.Message, SwiftPro
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularStringField(value: &self.device) }()
       case 2: try { try decoder.decodeSingularStringField(value: &self.path) }()
+      case 3: try { try decoder.decodeSingularUInt32Field(value: &self.maxAgeMs) }()
       default: break
       }
     }
@@ -270,12 +282,16 @@ nonisolated extension ClientReadPropertyRequest: SwiftProtobuf.Message, SwiftPro
     if !self.path.isEmpty {
       try visitor.visitSingularStringField(value: self.path, fieldNumber: 2)
     }
+    if self.maxAgeMs != 0 {
+      try visitor.visitSingularUInt32Field(value: self.maxAgeMs, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   public static func ==(lhs: ClientReadPropertyRequest, rhs: ClientReadPropertyRequest) -> Bool {
     if lhs.device != rhs.device {return false}
     if lhs.path != rhs.path {return false}
+    if lhs.maxAgeMs != rhs.maxAgeMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

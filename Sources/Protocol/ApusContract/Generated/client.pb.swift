@@ -489,7 +489,7 @@ public nonisolated struct ClientEvent: Sendable {
   /// Empty for an event for this identity alone.
   public var topic: String = String()
 
-  /// The number of the event's message; docs/reference/api.md lists them.
+  /// The number of the event's message; docs/api.md says where they are listed.
   public var type: UInt32 = 0
 
   /// The message of that number.

@@ -193,6 +193,9 @@ package struct OpenAPIDocument {
         if let count = rule.itemCount {
             parts += [("minItems", .int(count.lowerBound)), ("maxItems", .int(count.upperBound))]
         }
+        if rule.itemsDiffer {
+            parts.append(("uniqueItems", .bool(true)))
+        }
         return parts
     }
 

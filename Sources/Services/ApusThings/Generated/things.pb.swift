@@ -179,6 +179,9 @@ package nonisolated struct ThingRead: Sendable {
 
   package var onlineTime: Int64 = 0
 
+  /// How old the value may be; 0: any age.
+  package var maxAgeMs: UInt32 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -196,6 +199,9 @@ package nonisolated struct ThingReadReply: Sendable {
 
   /// Of a setting: the device has not reported this value yet.
   package var isPending: Bool = false
+
+  /// The device has this value, and reported it within max_age_ms; or the value is not one of the device.
+  package var isFresh: Bool = false
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -543,7 +549,7 @@ nonisolated extension ThingStoredProductOwner: SwiftProtobuf.Message, SwiftProto
 
 nonisolated extension ThingRead: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Read"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}online\0\u{3}online_time\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}online\0\u{3}online_time\0\u{3}max_age_ms\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -554,6 +560,7 @@ nonisolated extension ThingRead: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
       case 1: try { try decoder.decodeSingularStringField(value: &self.path) }()
       case 2: try { try decoder.decodeSingularUInt32Field(value: &self.online) }()
       case 3: try { try decoder.decodeSingularInt64Field(value: &self.onlineTime) }()
+      case 4: try { try decoder.decodeSingularUInt32Field(value: &self.maxAgeMs) }()
       default: break
       }
     }
@@ -569,6 +576,9 @@ nonisolated extension ThingRead: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
     if self.onlineTime != 0 {
       try visitor.visitSingularInt64Field(value: self.onlineTime, fieldNumber: 3)
     }
+    if self.maxAgeMs != 0 {
+      try visitor.visitSingularUInt32Field(value: self.maxAgeMs, fieldNumber: 4)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -576,6 +586,7 @@ nonisolated extension ThingRead: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
     if lhs.path != rhs.path {return false}
     if lhs.online != rhs.online {return false}
     if lhs.onlineTime != rhs.onlineTime {return false}
+    if lhs.maxAgeMs != rhs.maxAgeMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -583,7 +594,7 @@ nonisolated extension ThingRead: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
 
 nonisolated extension ThingReadReply: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".ReadReply"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}json\0\u{1}version\0\u{3}is_pending\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}json\0\u{1}version\0\u{3}is_pending\0\u{3}is_fresh\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -594,6 +605,7 @@ nonisolated extension ThingReadReply: SwiftProtobuf.Message, SwiftProtobuf._Mess
       case 1: try { try decoder.decodeSingularStringField(value: &self.json) }()
       case 2: try { try decoder.decodeSingularUInt64Field(value: &self.version) }()
       case 3: try { try decoder.decodeSingularBoolField(value: &self.isPending) }()
+      case 4: try { try decoder.decodeSingularBoolField(value: &self.isFresh) }()
       default: break
       }
     }
@@ -609,6 +621,9 @@ nonisolated extension ThingReadReply: SwiftProtobuf.Message, SwiftProtobuf._Mess
     if self.isPending != false {
       try visitor.visitSingularBoolField(value: self.isPending, fieldNumber: 3)
     }
+    if self.isFresh != false {
+      try visitor.visitSingularBoolField(value: self.isFresh, fieldNumber: 4)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -616,6 +631,7 @@ nonisolated extension ThingReadReply: SwiftProtobuf.Message, SwiftProtobuf._Mess
     if lhs.json != rhs.json {return false}
     if lhs.version != rhs.version {return false}
     if lhs.isPending != rhs.isPending {return false}
+    if lhs.isFresh != rhs.isFresh {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

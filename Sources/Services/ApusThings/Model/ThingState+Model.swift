@@ -64,6 +64,18 @@ extension ThingState {
         return .with { ($0.json, $0.version, $0.isPending) = (part.text, leaf.version, leaf.isPending) }
     }
 
+    /// Whether the device need not be asked for a value: it has reported it within a time, or the value is not its own.
+    ///
+    /// The time of a value has seconds, so it counts as up to a second older than it is.
+    package func isFresh(_ path: ThingPath, maxAgeMs: Int64, at nowMs: Int64) -> Bool {
+        guard let root = path.root, let name = path.name, root == .readonly || root == .writable else {
+            return path.root == .user
+        }
+        guard root != .readonly || name != Self.onlineName else { return true }
+        guard let leaf = leaf(root, name) else { return false }
+        return !leaf.isPending && nowMs - leaf.time * 1000 <= maxAgeMs
+    }
+
     private func tree(of root: ThingRoot, _ online: ThingLeaf) -> JSONValue {
         var found = leaves.filter { $0.root == root }
         if root == .readonly { found.append(online) }

@@ -1,0 +1,206 @@
+import ApusClient
+import ApusCore
+import ApusLocal
+import ApusSessions
+import ArgumentParser
+import Foundation
+import NIOCore
+import NIOPosix
+import Synchronization
+
+/// `apus-bench sessions`: the memory and CPU time of idle device sessions at a node, and what happens to sessions and
+/// streams when a node with many sessions dies.
+struct BenchSessionsCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "sessions",
+        abstract: "Measure the memory of idle device sessions, and their return after a node's death.",
+        discussion: """
+            A cluster of three nodes. All sessions are at the first one; the entities of their devices are spread over \
+            all three. This process holds the clients, and needs as many open files as there are sessions.
+            """)
+
+    @Option(help: "Open this number of device sessions at one node.") var sessions = 15_000
+    @Option(help: "Have this number of device sessions at the node that is killed.") var lost = 5_000
+    @Option(help: "Kill a node in this number of rounds.") var kills = 3
+    @Option(help: "Stream from this number of cameras while a node is killed, at the other nodes.") var channels = 8
+    @Option(help: "Use this number of viewers per camera.") var viewers = 5
+    @Option(help: "Set the first port of the cluster.") var basePort = 29_200
+    @Flag(help: "Print one JSON object as the last line.") var json = false
+
+    /// Sessions before the first measurement, so that what a node allocates once is not counted.
+    private static let warmCount = 500
+    /// Sessions that connect at once.
+    private static let batchCount = 64
+    /// How long the cluster is left alone before memory and CPU time are measured.
+    private static let idle = Duration.seconds(20)
+
+    func validate() throws {
+        guard sessions == 0 || sessions > Self.warmCount else {
+            throw ValidationError("--sessions must be 0 or more than \(Self.warmCount)")
+        }
+    }
+
+    func run() async throws {
+        let group = MultiThreadedEventLoopGroup(numberOfThreads: 2)
+        var result = SessionsResult()
+        if sessions > 0 {
+            try await withStage(group) { stage in try await measureIdle(on: stage, into: &result) }
+        }
+        for round in 0..<kills {
+            try await withStage(group) { stage in
+                try await kill(round, on: stage, into: &result)
+            }
+        }
+        try await group.shutdownGracefully()
+        print(result.table)
+        if json { print(try result.json()) }
+        for miss in result.misses { print("MISSED  \(miss)") }
+        if !result.misses.isEmpty { throw ExitCode.failure }
+    }
+
+    private func withStage(
+        _ group: MultiThreadedEventLoopGroup, _ body: (SignInStage) async throws -> Void
+    ) async throws {
+        let stage = try SignInStage(
+            executable: try BenchPrograms.apus(), nodes: 3,
+            directory: "\(NSTemporaryDirectory())/apus-sessions-\(getpid())", basePort: basePort, group: group)
+        defer { stage.down() }
+        try await body(stage)
+    }
+
+    // MARK: Idle sessions
+
+    private func measureIdle(on stage: SignInStage, into result: inout SessionsResult) async throws {
+        let names = stage.local.mark.nodes.map(\.name)
+        var devices: [BenchDevice] = []
+        defer { for device in devices { device.close() } }
+        try await open(Self.warmCount, at: names[0], of: stage, into: &devices)
+        try await Task.sleep(for: Self.idle)
+        let before = try MemorySample(stage, names)
+        let beganAt = MonotonicTime.now()
+        let busy = try stage.busySeconds(of: names[0])
+        try await open(sessions - Self.warmCount, at: names[0], of: stage, into: &devices)
+        let (passed, used) = (MonotonicTime.now() - beganAt, try stage.busySeconds(of: names[0]) - busy)
+        result.opened(sessions - Self.warmCount, seconds: passed.milliseconds / 1000, nodeSeconds: used)
+        say("\(devices.count) sessions after \(Int(passed.milliseconds / 1000)) s")
+        try await Task.sleep(for: Self.idle)
+        let after = try MemorySample(stage, names)
+        result.grew(from: before, to: after, sessions: sessions - Self.warmCount)
+        let (idleFrom, idleBusy) = (MonotonicTime.now(), try stage.busySeconds(of: names[0]))
+        try await Task.sleep(for: Self.idle)
+        let idle = (MonotonicTime.now() - idleFrom).milliseconds / 1000
+        result.idled(sessions, seconds: idle, nodeSeconds: try stage.busySeconds(of: names[0]) - idleBusy)
+        result.ended(devices.count { !$0.isOnline })
+        let pki = "\(stage.local.directory.path)/pki"
+        result.tlsByteCount = try TLSMemory.byteCount(
+            certificateFile: "\(pki)/clients.pem", keyFile: "\(pki)/clients.key",
+            authorityFile: stage.local.authorityFile, count: 1_000)
+    }
+
+    /// Opens sessions, some at once.
+    ///
+    /// - Throws: 10005 if one is not open after 30 s.
+    private func open(
+        _ count: Int, at node: String, of stage: SignInStage, into devices: inout [BenchDevice]
+    ) async throws {
+        let first = devices.count
+        for start in stride(from: 0, to: count, by: Self.batchCount) {
+            var batch: [BenchDevice] = []
+            for number in start..<min(start + Self.batchCount, count) {
+                batch.append(try await BenchDevice("device-\(first + number)", at: node, of: stage))
+            }
+            devices += batch
+            let deadline = MonotonicTime.now() + .seconds(30)
+            while !batch.allSatisfy(\.isOnline) {
+                guard MonotonicTime.now() < deadline else {
+                    throw ApusError(.deadlineExceeded, "a session did not open after \(devices.count)")
+                }
+                try await Task.sleep(for: .milliseconds(2))
+            }
+        }
+    }
+
+    // MARK: A node's death
+
+    private func kill(_ round: Int, on stage: SignInStage, into result: inout SessionsResult) async throws {
+        let names = stage.local.mark.nodes.map(\.name)
+        let victim = names[round % names.count]
+        let others = names.filter { $0 != victim }
+        let cast = FailoverCast()
+        defer { cast.leave() }
+        for index in 0..<channels {
+            let camera = DeviceID(unchecked: "camera-\(index)")
+            cast.publishers.append(try await stage.publisher(camera, at: others[index % others.count]))
+        }
+        for publisher in cast.publishers { publisher.start() }
+        try await Task.sleep(for: .milliseconds(500))
+        for number in 0..<channels * viewers {
+            let camera = cast.publishers[number % channels].device
+            cast.add(
+                try await stage.viewer(camera, number, at: others[(number / channels) % others.count]),
+                of: number % channels)
+        }
+        var devices: [BenchDevice] = []
+        defer { for device in devices { device.close() } }
+        try await open(lost, at: victim, of: stage, into: &devices)
+        try await cast.waitUntilWatched(frames: 25)
+        try await Task.sleep(for: .seconds(3))
+        let killedAt = MonotonicTime.now()
+        try stage.kill(victim)
+        let deadline = killedAt + .seconds(30)
+        while MonotonicTime.now() < deadline, !devices.allSatisfy({ $0.isBack(since: killedAt) }) {
+            try await Task.sleep(for: .milliseconds(20))
+        }
+        try await Task.sleep(for: .seconds(1))
+        let endedAt = MonotonicTime.now()
+        let gaps = cast.viewers.map { $0.viewer.gap(from: killedAt, to: endedAt) }
+        let frames = cast.viewers.reduce(into: (lost: 0, doubled: 0)) {
+            $0.lost += $1.viewer.lostCount
+            $0.doubled += $1.viewer.doubledCount
+        }
+        result.killed(
+            backs: devices.compactMap { device in device.backAt(since: killedAt).map { $0 - killedAt } },
+            of: devices.count, gaps: gaps, lost: frames.lost, doubled: frames.doubled)
+        say("kill \(round + 1)/\(kills): \(result.killLine)")
+    }
+
+    private func say(_ line: String) { BenchScope.say(line) }
+}
+
+/// A device that is signed in and does nothing.
+///
+/// Concurrency model: its session calls back on its event loop; what others read is behind a `Mutex`.
+final class BenchDevice: Sendable {
+    private struct State {
+        var isOnline = false
+        var changedAt = MonotonicTime.now()
+    }
+
+    private final class Link: Sendable {
+        let state = Mutex(State())
+    }
+
+    private let link: Link
+    private let session: ClientSession
+
+    init(_ name: String, at node: String, of stage: SignInStage) async throws(ApusError) {
+        let link = Link()
+        self.link = link
+        session = try await stage.session(
+            .device, AccessID(unchecked: name), device: DeviceID(unchecked: name), first: node
+        ) { state, _ in
+            link.state.withLock { ($0.isOnline, $0.changedAt) = (state == .online, .now()) }
+        }
+    }
+
+    var isOnline: Bool { link.state.withLock { $0.isOnline } }
+
+    /// When it was online again after a moment at which it lost its node; nil if it is not.
+    func backAt(since moment: MonotonicTime) -> MonotonicTime? {
+        link.state.withLock { $0.isOnline && $0.changedAt > moment ? $0.changedAt : nil }
+    }
+
+    func isBack(since moment: MonotonicTime) -> Bool { backAt(since: moment) != nil }
+
+    func close() { session.close() }
+}

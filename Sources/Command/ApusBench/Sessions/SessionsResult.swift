@@ -1,0 +1,188 @@
+import ApusCore
+import ApusLocal
+import Foundation
+
+/// The memory of a cluster's nodes and of the kernel, at one moment.
+struct MemorySample {
+    /// Resident bytes of each node, the one with the sessions first.
+    var nodes: [Int]
+    /// Bytes of the kernel's objects (`Slab` of proc(5) `meminfo`), and of its buffers of sockets (`sockstat`).
+    var kernel: Int
+
+    /// - Throws: 10018 if a node does not run.
+    init(_ stage: SignInStage, _ names: [String]) throws(ApusError) {
+        var nodes: [Int] = []
+        for name in names {
+            guard let pid = NodeProcess(name, in: stage.local.directory).pid else {
+                throw ApusError(.internalFailure, "the node \(name) is not running")
+            }
+            nodes.append(try BenchProcess.residentByteCount(of: pid))
+        }
+        self.nodes = nodes
+        kernel = Self.slab() + Self.buffers()
+    }
+
+    private static func lines(_ path: String) -> [Substring] {
+        ((try? String(contentsOfFile: path, encoding: .utf8)) ?? "").split(separator: "\n")
+    }
+
+    private static func slab() -> Int {
+        let line = lines("/proc/meminfo").first { $0.hasPrefix("Slab:") }
+        return (line?.split(separator: " ").dropFirst().first.flatMap { Int($0) } ?? 0) * 1024
+    }
+
+    private static func buffers() -> Int {
+        let line = lines("/proc/net/sockstat").first { $0.hasPrefix("TCP:") }
+        return (line?.split(separator: " ").last.flatMap { Int($0) } ?? 0) * Int(getpagesize())
+    }
+}
+
+/// The results of `apus-bench sessions`.
+struct SessionsResult {
+    /// Bounds (docs/benchmarks.md): bytes of the process for each session; milliseconds until all are back.
+    private static let byteCountMax = 28 * 1024
+    private static let backMax = 5_000.0
+
+    private var sessions = 0
+    /// The bytes of one session in the process of its node, with the entities that this node has of all devices.
+    private var atNode = 0
+    private var atOthers: [Int] = []
+    private var kernel = 0
+    private var rate = 0.0
+    private var signInMicroseconds = 0.0
+    private var idleMicroseconds = 0.0
+    private var endedCount = 0
+    /// Of one established TLS connection.
+    var tlsByteCount: Int?
+
+    private var rounds = 0
+    private var backs: [Double] = []
+    private var lasts: [Double] = []
+    private var peaks: [Int] = []
+    private var missing = 0
+    private var gaps: [Double] = []
+    private var lost = 0
+    private var doubled = 0
+
+    /// The bytes of one device's entity, with its replica, in all processes.
+    private var entityByteCount: Int {
+        guard !atOthers.isEmpty else { return 0 }
+        // Each node has as many entities as another.
+        return atOthers.reduce(0, +) / atOthers.count * (atOthers.count + 1)
+    }
+
+    mutating func opened(_ count: Int, seconds: Double, nodeSeconds: Double) {
+        rate = Double(count) / seconds
+        signInMicroseconds = nodeSeconds * 1_000_000 / Double(count)
+    }
+
+    mutating func grew(from before: MemorySample, to after: MemorySample, sessions: Int) {
+        self.sessions = sessions
+        let growth = zip(before.nodes, after.nodes).map { ($1 - $0) / sessions }
+        (atNode, atOthers) = (growth[0], Array(growth.dropFirst()))
+        // The clients are on the same machine, and have as many sockets.
+        kernel = (after.kernel - before.kernel) / sessions / 2
+    }
+
+    mutating func idled(_ count: Int, seconds: Double, nodeSeconds: Double) {
+        idleMicroseconds = nodeSeconds * 1_000_000 / seconds / Double(count)
+    }
+
+    mutating func ended(_ count: Int) { endedCount = count }
+
+    mutating func killed(backs times: [Duration], of count: Int, gaps viewers: [Duration], lost: Int, doubled: Int) {
+        rounds += 1
+        let milliseconds = times.map(\.milliseconds)
+        backs += milliseconds
+        if let last = milliseconds.max() { lasts.append(last) }
+        missing += count - times.count
+        gaps += viewers.map(\.milliseconds)
+        self.lost += lost
+        self.doubled += doubled
+        // The most sessions that came back in a tenth of a second.
+        peaks.append(Dictionary(grouping: milliseconds) { Int($0 / 100) }.values.map(\.count).max() ?? 0)
+    }
+
+    // MARK: Text
+
+    var killLine: String {
+        "back p50 \(Self.text(backs, 0.5)), p99 \(Self.text(backs, 0.99)), last \(Self.text(lasts, 1)) ms; at most "
+            + "\(peaks.max() ?? 0) in 100 ms; missing \(missing); viewers of other nodes: longest gap "
+            + "\(Self.text(gaps, 1)) ms, lost \(lost), doubled \(doubled)"
+    }
+
+    private static func text(_ values: [Double], _ share: Double) -> String {
+        FailoverResult.quantile(values, share).map { String(format: "%.0f", $0) } ?? "-"
+    }
+
+    private static func kibibytes(_ count: Int) -> String { String(format: "%.1f", Double(count) / 1024) }
+
+    var table: String {
+        var rows: [[String]] = []
+        if sessions > 0 {
+            rows += [
+                ["idle sessions that were added", "\(sessions)"],
+                ["memory of the node's process for each, KiB", Self.kibibytes(atNode)],
+                ["of it TLS", tlsByteCount.map { Self.kibibytes($0) } ?? "-"],
+                ["of it the device's entities at this node", Self.kibibytes(atOthers.max() ?? 0)],
+                [
+                    "of it the session and its connection",
+                    Self.kibibytes(atNode - (tlsByteCount ?? 0) - (atOthers.max() ?? 0)),
+                ],
+                ["the device's entities in all nodes, KiB", Self.kibibytes(entityByteCount)],
+                ["memory of the kernel for the node's socket, KiB", Self.kibibytes(kernel)],
+                ["sign-ins a second, with the client on the same cores", String(format: "%.0f", rate)],
+                ["CPU of the node for a sign-in, µs", String(format: "%.0f", signInMicroseconds)],
+                ["CPU of the node for an idle session, µs a second", String(format: "%.1f", idleMicroseconds)],
+                ["sessions that ended", "\(endedCount)"],
+            ]
+        }
+        if rounds > 0 {
+            rows += [
+                ["kill -9 of a node: rounds", "\(rounds)"],
+                ["sessions back, ms: p50", Self.text(backs, 0.5)], ["p99", Self.text(backs, 0.99)],
+                ["the last one, median of the rounds", Self.text(lasts, 0.5)],
+                ["the last one, longest", Self.text(lasts, 1)],
+                ["most that came back in 100 ms", "\(peaks.max() ?? 0)"], ["not back", "\(missing)"],
+                ["viewers at other nodes, longest gap, ms: p50", Self.text(gaps, 0.5)],
+                ["p99", Self.text(gaps, 0.99)], ["max", Self.text(gaps, 1)],
+                ["frames lost; doubled", "\(lost); \(doubled)"],
+            ]
+        }
+        return TextTable.lines([["SESSIONS", ""]] + rows).joined(separator: "\n")
+    }
+
+    /// The bounds that were exceeded, as sentences.
+    var misses: [String] {
+        var misses: [String] = []
+        if sessions > 0, atNode > Self.byteCountMax {
+            misses.append(
+                "a session takes \(Self.kibibytes(atNode)) KiB, at most "
+                    + "\(Self.kibibytes(Self.byteCountMax)) allowed")
+        }
+        if endedCount > 0 { misses.append("\(endedCount) idle sessions ended, 0 allowed") }
+        if let last = lasts.max(), last > Self.backMax {
+            misses.append("the last session was back after \(Int(last)) ms, at most \(Int(Self.backMax)) allowed")
+        }
+        if missing > 0 { misses.append("\(missing) sessions not back, 0 allowed") }
+        if lost + doubled > 0 { misses.append("\(lost) frames lost and \(doubled) doubled, 0 allowed") }
+        return misses
+    }
+
+    func json() throws -> String {
+        var values: [String: Any] = [
+            "sessions": sessions, "node_bytes": atNode, "entity_bytes": entityByteCount, "kernel_bytes": kernel,
+            "sign_ins_per_second": rate, "sign_in_node_us": signInMicroseconds, "idle_node_us": idleMicroseconds,
+            "ended": endedCount, "missing": missing, "lost": lost, "doubled": doubled, "misses": misses,
+        ]
+        values["tls_bytes"] = tlsByteCount
+        values["back_p50_ms"] = FailoverResult.quantile(backs, 0.5)
+        values["back_p99_ms"] = FailoverResult.quantile(backs, 0.99)
+        values["back_last_max_ms"] = lasts.max()
+        values["back_peak_per_100_ms"] = peaks.max()
+        values["gap_p99_ms"] = FailoverResult.quantile(gaps, 0.99)
+        values["gap_max_ms"] = gaps.max()
+        let data = try JSONSerialization.data(withJSONObject: values, options: [.sortedKeys])
+        return String(decoding: data, as: UTF8.self)
+    }
+}

@@ -1,0 +1,124 @@
+"""A long two-way call, whose recordings are compared with what was sent: see scripts/try-call."""
+
+import argparse
+import contextlib
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+from local_cluster import Cluster, say
+
+# The most that audio and video of one moment may be apart, in milliseconds.
+STEP_MAX = 40.0
+
+
+def make_clip(path, tone):
+    """A clip of 17 s whose frames all differ: its tracks do not end together, as those of most files."""
+    subprocess.run(
+        ["ffmpeg", "-v", "error", "-f", "lavfi", "-i", "testsrc=size=320x240:rate=25", "-f", "lavfi", "-i",
+         f"sine=frequency={tone}:beep_factor=4", "-t", "17", "-c:v", "libx264", "-preset", "ultrafast", "-g", "25",
+         "-bf", "0", "-pix_fmt", "yuv420p", "-c:a", "aac", path], check=True)
+
+
+def packets(path):
+    """The packets of each track: their times in milliseconds, and a hash of each."""
+    done = subprocess.run(
+        ["ffprobe", "-v", "error", "-show_data_hash", "sha256", "-show_entries", "packet=codec_type,pts_time,data_hash",
+         "-of", "json", path], capture_output=True, text=True, check=True)
+    tracks = {"video": [], "audio": []}
+    for packet in json.loads(done.stdout)["packets"]:
+        tracks[packet["codec_type"]].append((float(packet["pts_time"]) * 1000, packet["data_hash"]))
+    return tracks
+
+
+def compare(track, clip):
+    """How far each recorded packet is from its place in the clip, by the number of the clip's repetition."""
+    hashes = [packet[1] for packet in clip]
+    first = [packet[1] for packet in track[:50]]
+    # A tone has frames that are alike, so the place of the first one is that of the first fifty.
+    start = next(
+        index for index in range(len(hashes))
+        if all(hashes[(index + number) % len(hashes)] == digest for number, digest in enumerate(first)))
+    offsets, changed = {}, 0
+    for number, (pts, digest) in enumerate(track):
+        turn, index = divmod(start + number, len(clip))
+        changed += digest != hashes[index]
+        offsets.setdefault(turn, []).append(pts - clip[index][0])
+    return offsets, changed
+
+
+def check(recording, clip):
+    """The largest distance between audio and video, and what is wrong."""
+    found, sent = packets(recording), packets(clip)
+    wrong, offsets = [], {}
+    for kind in ("video", "audio"):
+        offsets[kind], changed = compare(found[kind], sent[kind])
+        if changed:
+            wrong.append(f"{changed} packets of {kind} are not those of the clip, in order")
+    worst = 0.0
+    # A turn that is recorded in part of one track has the same offset in all its packets.
+    for turn in offsets["video"].keys() & offsets["audio"].keys():
+        video, audio = offsets["video"][turn], offsets["audio"][turn]
+        worst = max(worst, max(audio) - min(video), max(video) - min(audio))
+    if worst > STEP_MAX:
+        wrong.append(f"audio and video are {worst:.1f} ms apart, at most {STEP_MAX:.0f} ms allowed")
+    seconds = (found["video"][-1][0] - found["video"][0][0]) / 1000
+    counts = {kind: len(found[kind]) for kind in found}
+    return worst, seconds, counts, wrong
+
+
+def wait(processes, seconds):
+    deadline = time.time() + seconds
+    for process in processes:
+        process.wait(timeout=max(1, deadline - time.time()))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--apus", required=True)
+    parser.add_argument("--base-port", type=int, default=27_600)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--no-kills", action="store_true")
+    options = parser.parse_args()
+    seconds = options.minutes * 60
+    with tempfile.TemporaryDirectory(prefix="apus-call-") as directory, contextlib.ExitStack() as stack:
+        folder = pathlib.Path(directory)
+        for name, tone in [("door", 440), ("phone", 880)]:
+            make_clip(folder / f"{name}-clip.mp4", tone)
+        cluster = Cluster(options.apus, f"{directory}/cluster", options.base_port)
+        say("Starting three nodes.")
+        stack.callback(cluster.stop)
+        cluster.start()
+
+        def media(name):
+            return ["--file", folder / f"{name}-clip.mp4", "--record", folder / f"{name}.mp4", "--json"]
+
+        door = cluster.client("answer", "bell", "--node", "1", "--count", "1", *media("door"))
+        time.sleep(2)
+        phone = cluster.client("call", "bell", "--node", "2", "--hang-up-after", str(seconds), *media("phone"))
+        say(f"A call of {options.minutes:g} minutes.")
+        for number in [] if options.no_kills else [1, 2, 3]:
+            time.sleep(seconds / 4)
+            say(f"kill -9 of node {number}.")
+            cluster.run("cluster", "kill", str(number))
+            time.sleep(3)
+            cluster.run("cluster", "up")
+        wait([phone, door], seconds + 60)
+        wrong = []
+        # Each side has recorded the clip of the other one.
+        for name, other in [("door", "phone"), ("phone", "door")]:
+            worst, recorded, counts, found = check(folder / f"{name}.mp4", folder / f"{other}-clip.mp4")
+            print(f"{name}: {recorded:.1f} s, {counts['video']} frames of video, {counts['audio']} of audio, all there"
+                  f" and in order: {not found}; audio and video at most {worst:.1f} ms apart")
+            wrong += [f"{name}: {text}" for text in found]
+            if recorded < seconds - 2:
+                wrong.append(f"{name}: only {recorded:.1f} s were recorded")
+    for text in wrong:
+        print(f"WRONG  {text}", file=sys.stderr)
+    sys.exit(1 if wrong else 0)
+
+
+main()
