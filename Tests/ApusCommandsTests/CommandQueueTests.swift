@@ -169,6 +169,32 @@ struct CommandQueueTests {
         #expect(queue.listeners.count == 4)
     }
 
+    @Test("Reads leave room for commands, and never make the queue forget one (IV-D3)")
+    func reads() throws {
+        var (queue, effects) = (CommandState(), Effects())
+        func read(_ number: Int) throws {
+            var message = Self.submit(number, size: 0)
+            message.path = "ProReadonly.battery"
+            _ = try queue.submit(message, Self.configuration.live, at: 0, &effects)
+        }
+        for number in 1...8 { try read(number) }
+        fails(.overloaded) { try read(9) }
+        // A request that is repeated is no further read.
+        try read(8)
+        _ = try queue.submit(Self.submit(20), Self.configuration.live, at: 0, &effects)
+        queue.listen(Self.listener, Self.configuration.live, at: 1, &effects)
+        try queue.answer(.with { $0.id = Self.id(20) }, Self.configuration.live, at: 2, &effects)
+        for number in 1...8 {
+            try queue.answer(.with { $0.id = Self.id(number) }, Self.configuration.live, at: 3, &effects)
+        }
+        for number in 101...140 {
+            try read(number)
+            try queue.answer(.with { $0.id = Self.id(number) }, Self.configuration.live, at: 4, &effects)
+        }
+        #expect(queue.open.isEmpty && queue.ended.count == 8)
+        #expect(queue.entry(Self.id(20))?.status == .answered && queue.entry(Self.id(140))?.status == .answered)
+    }
+
     @Test("A full queue fits into a replicated state and into a record, with names and texts of any length")
     func sizes() throws {
         var most = Self.configuration

@@ -104,9 +104,9 @@ def check_generated_client(cluster, tokens):
     check_generated_commands(client)
 
 
-def request(name, client, **arguments):
+def request(operation, client, **arguments):
     """A request of the generated client, such as properties.read."""
-    tag, verb = name.split(".")
+    tag, verb = operation.split(".")
     return importlib.import_module(f"generated.api.{tag}.{tag}_{verb}").sync(client=client, **arguments)
 
 

@@ -62,6 +62,7 @@ extension CommandConfiguration {
         guard (32 << 10...160 << 10).contains(openByteCountMax) else {
             throw reader.invalid("commands.open_bytes_max", "32KiB to 160KiB are expected")
         }
+        readsMax = try reader.int("commands.reads_max", default: readsMax, in: 1...64)
         sentMax = try reader.int("commands.sent_max", default: sentMax, in: 1...64)
         ttlMax = try reader.duration("commands.ttl_max", default: ttlMax)
         resendAfter = try reader.duration("commands.resend_after", default: resendAfter)

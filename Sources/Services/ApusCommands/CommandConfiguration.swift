@@ -5,6 +5,9 @@ package struct CommandConfiguration: Sendable, Hashable {
     /// Their bytes together, with 288 for each command beside its content and names; 10007 beyond. Key
     /// `commands.open_bytes_max`.
     package var openByteCountMax = 144 << 10
+    /// Reads of one device's own values that have not ended; one more is refused with 10007. Who may only view a device
+    /// may read, and must leave room for commands. Key `commands.reads_max`.
+    package var readsMax = 8
     /// Commands of one device that are sent and not acknowledged. Key `commands.sent_max`.
     package var sentMax = 16
     /// The longest time for which a command is kept for a device that is away. Key `commands.ttl_max`.

@@ -73,7 +73,8 @@ extension CommandState {
             if message.waiter.until > .queued { $0.waiters = [message.waiter] }
         }
         guard open.count < configuration.openMax,
-            open.reduce(new.byteCount, { $0 + $1.byteCount }) <= configuration.openByteCountMax
+            open.reduce(new.byteCount, { $0 + $1.byteCount }) <= configuration.openByteCountMax,
+            !new.isRead || open.count(where: \.isRead) < configuration.readsMax
         else { throw ApusError(.overloaded, "too many commands wait for the device") }
         open.append(new)
         advance(configuration, at: now, &effects)
@@ -187,7 +188,8 @@ extension CommandState {
             default: _ = end(index, .failed, ApusError(.answerTimedOut), at: now, &effects, isAssumed: true)
             }
         }
-        if ended.count > configuration.endedMax { ended.removeFirst(ended.count - configuration.endedMax) }
+        // Reads go first, so that they never make the cluster forget a command.
+        while ended.count > configuration.endedMax { ended.remove(at: ended.firstIndex(where: \.isRead) ?? 0) }
         ended.removeAll { now >= $0.changedMs + Int64(configuration.endedTime.milliseconds) }
         guard !listeners.isEmpty else { return }
         var sentCount = open.count { $0.status == .sent }
@@ -278,6 +280,9 @@ extension CommandEntry {
         default: false
         }
     }
+
+    /// The value of a leaf is wanted, and nothing is to be done.
+    package var isRead: Bool { !path.isEmpty && !path.hasPrefix("Action.") }
 
     /// What it takes of the state, at most.
     package var byteCount: Int {
