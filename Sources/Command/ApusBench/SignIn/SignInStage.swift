@@ -14,7 +14,8 @@ import NIOPosix
 struct SignInStage {
     let local: LocalCluster
     private let executable: String
-    private let group: MultiThreadedEventLoopGroup
+    /// The event loops of the clients.
+    private(set) var group: MultiThreadedEventLoopGroup
     private let log: Logger
 
     /// Starts the cluster. Throws 10018 if it does not start.
@@ -35,6 +36,13 @@ struct SignInStage {
             throw error
         }
         local = try LocalCluster(directory: directory)
+    }
+
+    /// The same cluster, for clients with other event loops.
+    func with(_ group: MultiThreadedEventLoopGroup) -> Self {
+        var stage = self
+        stage.group = group
+        return stage
     }
 
     func down() {

@@ -124,7 +124,7 @@ package struct OpenAPIDocument {
         if field.isRepeated, let index = parts.firstIndex(where: { $0.0 == "items" }),
             case .object(let items) = parts[index].1
         {
-            let ofList = ["minItems", "maxItems"]
+            let ofList = ["minItems", "maxItems", "uniqueItems"]
             parts[index].1 = .object(items + more.filter { !ofList.contains($0.0) })
             return .object(parts + more.filter { ofList.contains($0.0) })
         }
