@@ -50,8 +50,8 @@ extension ClientSession {
     ///   - json: the leaf, such as `{"setVal":0}`, or the value if the path ends with `.setVal` or `.val`.
     ///   - version: the version that the leaf must have; nil: any.
     /// - Returns: whether the device has to apply the value yet.
-    /// - Throws: as ``readProperty(of:path:maxAge:)``; 20102 if the text is not JSON of the right shape, 10030 if the leaf has
-    ///   another version, 10002 if the model becomes too large.
+    /// - Throws: as ``readProperty(of:path:maxAge:)``; 20102 if the text is not JSON of the right shape, 10030 if the
+    ///   leaf has another version, 10002 if the model becomes too large.
     @discardableResult
     public func writeProperty(
         of device: DeviceID, path: String, json: String, ifVersion version: UInt64? = nil
