@@ -17,7 +17,7 @@ package struct GatewayConfiguration: Sendable {
     package var refusalsMax = 64
     /// Chooses the loop of the next connection. Key `loop_step`.
     package var placement = LoopPlacement()
-    /// The maximum number of unauthenticated connections. Beyond it, ``HandshakeOrder`` says which one is closed. Key
+    /// The maximum number of unauthenticated connections. Beyond it, ``HandshakePlaces`` says which one is closed. Key
     /// `unauthenticated_max`.
     package var unauthenticatedMax = 1024
     /// How long a client may resume its TLS session, at any node; zero turns resumption off. Key `tls_ticket_lifetime`.

@@ -20,8 +20,7 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
     /// The number of connections that exist only to be refused.
     private var refusingCount = 0
     private var endpoints: [TLSServerHandler] = []
-    /// Unauthenticated connections, oldest first.
-    private var unauthenticated: [(handler: ClientHandler, since: MonotonicTime)] = []
+    private var unauthenticated = HandshakePlaces<ClientHandler>()
     private var keepalives: KeepaliveClock
     let clock: LoopClock
     /// The next check of the connections. Not set before the listener opens.
@@ -128,21 +127,10 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
             return
         }
         connectionCount += 1
-        let now = MonotonicTime.now()
-        unauthenticated.append((handler, now))
         let unauthenticatedMax = max(1, configuration.unauthenticatedMax / share)
-        if unauthenticated.count > unauthenticatedMax {
-            let victim = HandshakeOrder.victim(unauthenticated.count, at: now) { index in
-                let (handler, since) = unauthenticated[index]
-                return .init(hasSent: handler.endpoint.hasHeard, since: since)
-            }
-            // It is removed first: closing takes time if the peer does not answer. A new connection is not registered
-            // yet, and is closed when it is.
-            let closed = NIOLoopBound(unauthenticated.remove(at: victim).handler, eventLoop: eventLoop)
-            eventLoop.execute {
-                closed.value.close(
-                    ApusError(.tooManyConnections, "too many connections wait for their hello"))
-            }
+        // It is removed first: closing takes time if the peer does not answer.
+        if let closed = unauthenticated.add(handler, countMax: unauthenticatedMax, at: .now()) {
+            closed.close(ApusError(.tooManyConnections, "too many connections wait for their hello"))
         }
         report()
     }
@@ -151,7 +139,7 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
     /// connections.
     func authenticated(_ handler: ClientHandler, as account: AccountID) -> Bool {
         guard service.takePlace(for: account) else { return false }
-        unauthenticated.removeAll { $0.handler === handler }
+        unauthenticated.remove(handler)
         report()
         return true
     }
@@ -165,7 +153,7 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
         if let account = handler.session?.account {
             service.givePlace(of: account)
         } else {
-            unauthenticated.removeAll { $0.handler === handler }
+            unauthenticated.remove(handler)
         }
         service.metrics.connections.decrement()
         report()

@@ -55,4 +55,28 @@ struct AttackTests {
         #expect(storm.openCount == 0)
         try await witness.testify()
     }
+
+    @Test("Half hellos that never end, 1,500 a second, do not keep new viewers out")
+    func endlessHalfHellos() async throws {
+        let cluster = try Cluster(nodes: 1, basePort: 29_980)
+        defer { cluster.down() }
+        let witness = try await Witness(cluster)
+        let viewers = (0..<3).map { cluster.file("late-\($0)") }
+        var (storms, started) = ([Storm](), 0)
+        defer { for storm in storms { storm.end() } }
+        for turn in 0..<80 {
+            let storm = Storm()
+            storm.connect(cluster.endpointPort(1), count: 150)
+            // The header of a TLS record of 512 bytes, which do not follow.
+            storm.send([0x16, 0x03, 0x01, 0x02, 0x00])
+            storms.append(storm)
+            if turn % 15 == 14, started < viewers.count {
+                try cluster.start(["watch", "good", "--seconds", "4", "--log", viewers[started]])
+                started += 1
+            }
+            try await witness.watch(for: .milliseconds(100))
+        }
+        for viewer in viewers { #expect(Frames(viewer).lines.count > 50, "\(viewer)") }
+        try await witness.testify()
+    }
 }

@@ -52,8 +52,6 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
     /// True while only the session ticket is pending. It is sent with the first bytes of data.
     private var isTicketHeld = false
     private var hasSocket = false
-    /// The peer has sent bytes.
-    private(set) var hasHeard = false
 
     /// - Parameter closeTimeout: how long the peer may take to close after close_notify.
     package init(context: TLSServerContext, closeTimeout: Duration = .seconds(1)) {
@@ -94,7 +92,6 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
     package func channelRead(context: ChannelHandlerContext, data: NIOAny) {
         let bytes = unwrapInboundIn(data)
         guard state == .handshaking || state == .open else { return }
-        hasHeard = true
         if !isWritable { heardWhileBehind += bytes.readableBytes }
         bytes.withUnsafeReadableBytes { ciphertext in
             session?.feed(ciphertext)
