@@ -128,13 +128,8 @@ private final class PropertyLoad: Sendable {
         var detail: String?
     }
 
-    /// How often an operation is repeated, at the nodes in turn.
     private static let operationTimeout = Duration.seconds(10)
     private static let attemptTimeout = Duration.milliseconds(700)
-    /// Errors after which the same request is sent again.
-    private static let passing: Set<Int> = [
-        10_005, 10_007, 10_008, 10_009, 10_010, 10_012, 10_013, 10_017, 10_021, 21_002,
-    ]
 
     private let nodes: [HostPort]
     private let token: String
@@ -289,29 +284,21 @@ private final class PropertyLoad: Sendable {
         returned(index, .failed, version: version)
     }
 
-    /// Sends a request until it is answered; nil if nobody knows whether it was carried out.
+    /// - Returns: the answer, which may be a conflict; nil if nobody knows whether the request was carried out.
     private func send(
         _ method: HTTPMethod, _ path: String, _ body: String?, _ client: Int, timeout: Duration = operationTimeout
     ) async -> Answer? {
-        let key = body == nil ? nil : UUID().uuidString
-        let deadline = MonotonicTime.now() + timeout
-        var turn = client
-        while MonotonicTime.now() < deadline {
-            let answer = try? await HTTPFetch.send(
-                method, path, to: nodes[turn % nodes.count], token: token, key: key,
-                body: body.map { ByteBuffer(string: $0) }, timeout: Self.attemptTimeout)
-            if let answer, let fields = try? JSONDecoder().decode(Answer.self, from: Data(buffer: answer.body)) {
-                if answer.status == 200 || fields.code == 10_030 { return fields }
-                if !Self.passing.contains(fields.code ?? 0) {
-                    let text = "\(method) \(path): \(answer.status) \(String(buffer: answer.body))"
-                    state.withLock { $0.refusals.append(text) }
-                    return nil
-                }
-            }
-            turn += 1
-            try? await Task.sleep(for: .milliseconds(5))
+        let answer = await HTTPFetch.sendRepeatedly(
+            method, path, to: nodes, first: client, token: token, key: body == nil ? nil : UUID().uuidString,
+            body: body.map { ByteBuffer(string: $0) }, attemptTimeout: Self.attemptTimeout, timeout: timeout)
+        guard let answer else { return nil }
+        let fields = try? JSONDecoder().decode(Answer.self, from: Data(buffer: answer.body))
+        guard let fields, answer.status == 200 || fields.code == 10_030 else {
+            let text = "\(method) \(path): \(answer.status) \(String(buffer: answer.body))"
+            state.withLock { $0.refusals.append(text) }
+            return nil
         }
-        return nil
+        return fields
     }
 }
 

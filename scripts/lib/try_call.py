@@ -48,12 +48,13 @@ def compare(track, clip):
     """How far each recorded packet is from its place in the clip, by the number of the clip's repetition.
 
     A track of a file may be longer than the other one: where the file begins again, a source leaves out the packets of
-    the longer track that have no time any more, or the first ones. What is missing elsewhere is counted.
+    the longer track that have no time any more, or the first ones. What is missing elsewhere is counted here, and what
+    was lost on the way by the numbers of the frames.
     """
     hashes = [packet[1] for packet in clip]
     digests = [packet[1] for packet in track]
     # A tone has packets that are alike, so a place is that of many packets.
-    index = place(hashes, digests[:50], range(len(hashes)))
+    index = place(hashes, digests[:50], range(len(hashes))) or 0
     offsets, missing, turn = {}, 0, 0
     for number, (pts, digest) in enumerate(track):
         if index == len(hashes):
@@ -94,6 +95,12 @@ def check(recording, clip):
     return worst, seconds, counts, wrong
 
 
+def lost(log):
+    """The numbers of frames that are missing or doubled in a log of frames."""
+    numbers = [json.loads(line)["seq"] for line in pathlib.Path(log).read_text().splitlines()]
+    return sum(after != before + 1 for before, after in zip(numbers, numbers[1:]))
+
+
 def wait(processes, seconds):
     deadline = time.time() + seconds
     for process in processes:
@@ -118,7 +125,8 @@ def main():
         cluster.start()
 
         def media(name):
-            return ["--file", folder / f"{name}-clip.mp4", "--record", folder / f"{name}.mp4", "--json"]
+            return ["--file", folder / f"{name}-clip.mp4", "--record", folder / f"{name}.mp4", "--log", folder / f"{name}.log",
+                    "--json"]
 
         door = cluster.client("answer", "bell", "--node", "1", "--count", "1", *media("door"))
         time.sleep(2)
@@ -138,6 +146,8 @@ def main():
             print(f"{name}: {recorded:.1f} s, {counts['video']} frames of video, {counts['audio']} of audio; audio"
                   f" and video at most {worst:.1f} ms apart")
             wrong += [f"{name}: {text}" for text in found]
+            if gaps := lost(folder / f"{name}.log"):
+                wrong.append(f"{name}: frames are missing or doubled in {gaps} places")
             if recorded < seconds - 2:
                 wrong.append(f"{name}: only {recorded:.1f} s were recorded")
     for text in wrong:

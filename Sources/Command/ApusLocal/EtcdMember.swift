@@ -62,8 +62,7 @@ package enum EtcdMember {
             "--initial-cluster-token", "apus-\(mark.cluster)", "--heartbeat-interval", "\(heartbeatMilliseconds)",
             "--election-timeout", "\(electionMilliseconds)", "--auto-compaction-mode", "periodic",
             "--auto-compaction-retention", "5m", "--snapshot-count", "\(snapshotCount)", "--logger", "zap",
-            "--log-level",
-            "warn",
+            "--log-level", "warn",
         ]
         return NodeProcess(
             name: store.name, arguments: arguments, logFile: directory.logFile(store.name),

@@ -146,8 +146,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
         actionFailed, actionUnknown, duplicateMessage, answerTimedOut, propertyUnknown,
         passToServerFailed, passToDeviceFailed,
         callbackUnknown, messageTooLarge, tooManyConnections, connectionExists, connectFailed, notConnected,
-        unavailable,
-        badParameter,
+        unavailable, badParameter,
     ]
 
     private static let byNumber: [Int32: ErrorCode] = Dictionary(uniqueKeysWithValues: all.map { ($0.number, $0) })

@@ -2,9 +2,9 @@ package import ApusCore
 
 /// The unauthenticated connections of an event loop. If there are too many, an old one is closed for a new one (D13).
 ///
-/// Half of the places are kept: who has one has it for ``keepTime``. After the death of a node, its thousands of clients
-/// connect to the others at once. If each new connection closed the oldest one, it would close the one whose handshake
-/// is nearly complete, and nobody would be admitted.
+/// Half of the places are kept for ``keepTime`` by the connections that have them. After the death of a node, its
+/// thousands of clients connect to the others at once. If each new connection closed the oldest one, it would close the
+/// one whose handshake is nearly complete, and nobody would be admitted.
 ///
 /// In the other half the oldest connection is closed for a new one, whatever it has sent. An attacker can hold the kept
 /// places, and cannot keep others out of this half.

@@ -36,9 +36,16 @@ package struct CommandContent: Sendable, Hashable {
     /// The value of a leaf is wanted, such as that of `ProReadonly.battery`.
     package init(reading leaf: String) { (path, bytes) = (leaf, Data()) }
 
+    /// An id that no other command has.
+    static func randomID() -> Data { Data((0..<16).map { _ in UInt8.random(in: 0...(.max)) }) }
+
+    private static let actionStart = "\(ThingRoot.action.name)."
+
     /// The name of the action; nil for the others.
     var action: String? {
-        let start = "\(ThingRoot.action.name)."
-        return path.hasPrefix(start) ? String(path.dropFirst(start.utf8.count)) : nil
+        path.hasPrefix(Self.actionStart) ? String(path.dropFirst(Self.actionStart.utf8.count)) : nil
     }
+
+    /// Whether a command of this path asks for the value of a leaf.
+    static func isRead(_ path: String) -> Bool { !path.isEmpty && !path.hasPrefix(actionStart) }
 }

@@ -111,8 +111,8 @@ extension CommandService {
     /// The id that the client chose for the command or its request, or a random one.
     private static func id(_ request: ClientSendCommandRequest, _ call: ClientCall) throws(ApusError) -> Data {
         guard request.id.isEmpty else { return try id(request.id) }
-        let numbers = call.request.map { [$0.high, $0.low] } ?? [.random(in: 0...(.max)), .random(in: 0...(.max))]
-        return numbers.reduce(into: Data()) { data, number in
+        guard let request = call.request else { return CommandContent.randomID() }
+        return [request.high, request.low].reduce(into: Data()) { data, number in
             withUnsafeBytes(of: number.bigEndian) { data.append(contentsOf: $0) }
         }
     }

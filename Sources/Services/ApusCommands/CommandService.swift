@@ -87,19 +87,27 @@ package final class CommandService: Service, DeviceReader, Sendable {
     /// - Parameters:
     ///   - ttl: nil: the device must not be offline, and the command ends at the deadline.
     ///   - until: the status to wait for.
-    ///   - control: the client must have the right to control the device, and not only to view it.
     /// - Throws: 8000 if the device is offline and there is no time to live, 8002, 8003 and 12004 if this client has no
     ///   such device, 20101 and 20102 if the schema of the device's product does not allow the action or its argument,
     ///   21002 if the status is not reached in time; otherwise as ``CommandState/submit(_:_:at:_:)``.
     func send(
         _ content: CommandContent, id: Data, to device: DeviceID, noAnswer: Bool, ttl: Duration?, until: CommandStatus,
-        control: Bool = true, _ call: ClientCall
+        _ call: ClientCall
     ) async throws(ApusError) -> CommandEntry {
-        let presence = try await sessions.inspect(device, for: call.session, subscribe: false, control: control).get()
+        let presence = try await sessions.inspect(device, for: call.session, subscribe: false, control: true).get()
         if let action = content.action {
             try await products.checkAction(
                 action, json: ArraySlice(content.bytes), of: device, timeout: try call.timeLeft())
         }
+        return try await submit(
+            content, id: id, to: device, presence, noAnswer: noAnswer, ttl: ttl, until: until, call)
+    }
+
+    /// As ``send(_:id:to:noAnswer:ttl:until:_:)``, for a client that may do so.
+    private func submit(
+        _ content: CommandContent, id: Data, to device: DeviceID, _ presence: Presence, noAnswer: Bool, ttl: Duration?,
+        until: CommandStatus, _ call: ClientCall
+    ) async throws(ApusError) -> CommandEntry {
         guard ttl != nil || presence.online != .offline else { throw ApusError(.targetOffline) }
         let waiter = CommandWaiter.with { ($0.node, $0.until) = (view.local.name.rawValue, until) }
         let submit = CommandSubmit.with {
@@ -137,12 +145,11 @@ package final class CommandService: Service, DeviceReader, Sendable {
     }
 
     package func value(
-        of leaf: String, _ device: DeviceID, _ call: ClientCall
+        of leaf: String, _ device: DeviceID, _ presence: Presence, _ call: ClientCall
     ) async throws(ApusError) -> (json: String, timeMs: Int64) {
-        let id = Data((0..<16).map { _ in UInt8.random(in: 0...(.max)) })
-        let entry = try await send(
-            CommandContent(reading: leaf), id: id, to: device, noAnswer: false, ttl: nil, until: .answered,
-            control: false, call)
+        let entry = try await submit(
+            CommandContent(reading: leaf), id: CommandContent.randomID(), to: device, presence, noAnswer: false,
+            ttl: nil, until: .answered, call)
         guard entry.code == 0 else { throw ApusError(ErrorCode(number: entry.code), entry.message) }
         return (try JSONValue(checking: String(decoding: entry.answer, as: UTF8.self)).text, entry.changedMs)
     }

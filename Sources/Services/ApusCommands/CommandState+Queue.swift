@@ -282,7 +282,7 @@ extension CommandEntry {
     }
 
     /// The value of a leaf is wanted, and nothing is to be done.
-    package var isRead: Bool { !path.isEmpty && !path.hasPrefix("Action.") }
+    package var isRead: Bool { CommandContent.isRead(path) }
 
     /// What it takes of the state, at most.
     package var byteCount: Int {

@@ -19,14 +19,16 @@ package protocol ThingObserver: Sendable {
 ///
 /// Isolation: may be called from any task.
 package protocol DeviceReader: Sendable {
-    /// Asks a device for the value of a leaf, which the device reports as well.
+    /// Asks a device for the value of a leaf, which the device reports as well. The client may view the device.
     ///
-    /// - Parameter leaf: such as `ProReadonly.battery`.
+    /// - Parameters:
+    ///   - leaf: such as `ProReadonly.battery`.
+    ///   - presence: that of the device.
     /// - Returns: the value in JSON, and the time of the answer in Unix milliseconds.
     /// - Throws: 8000 if the device is offline, 20104 if its program cannot be asked, 21002 if it does not answer in
     ///   time, and what the device has answered.
     func value(
-        of leaf: String, _ device: DeviceID, _ call: ClientCall
+        of leaf: String, _ device: DeviceID, _ presence: Presence, _ call: ClientCall
     ) async throws(ApusError) -> (json: String, timeMs: Int64)
 }
 
@@ -120,7 +122,7 @@ package struct ThingService: Sendable {
             }
             // A device knows its own values.
             guard request.maxAgeMs > 0, !reply.isFresh, call.session.device == nil else { return found }
-            (found.json, found.confirmedMs) = try await confirmed(path, of: device, call)
+            (found.json, found.confirmedMs) = try await confirmed(path, of: device, presence, call)
             let after = try await products.thing(device).ask(read, timeout: try call.timeLeft())
             (found.version, found.pending) = (after.version, after.isPending)
             return found
@@ -143,14 +145,14 @@ package struct ThingService: Sendable {
     /// Asks the device for what is at a path.
     ///
     /// - Throws: 20101 if the path leads into no state or setting, 21003 if the device's value has nothing there,
-    ///   otherwise as ``DeviceReader/value(of:_:_:)``.
+    ///   otherwise as ``DeviceReader/value(of:_:_:_:)``.
     private func confirmed(
-        _ path: ThingPath, of device: DeviceID, _ call: ClientCall
+        _ path: ThingPath, of device: DeviceID, _ presence: Presence, _ call: ClientCall
     ) async throws(ApusError) -> (json: String, timeMs: Int64) {
         guard let root = path.root, let name = path.name, root == .readonly || root == .writable else {
             throw ApusError(.pathIllegal, "only a state or a setting can be asked of the device")
         }
-        let answer = try await reader.value(of: "\(root.name).\(name)", device, call)
+        let answer = try await reader.value(of: "\(root.name).\(name)", device, presence, call)
         let leaf = ThingLeaf.with {
             ($0.root, $0.name, $0.value, $0.time) = (root, name, answer.json, answer.timeMs / 1000)
         }

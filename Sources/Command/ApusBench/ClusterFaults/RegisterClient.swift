@@ -17,11 +17,6 @@ struct RegisterClient: Sendable {
     static let attemptTimeout = Duration.milliseconds(700)
     /// How long an operation is repeated.
     static let operationTimeout = Duration.seconds(10)
-    /// Errors after which the same request is sent again: nobody answers for the shard, nobody knows the outcome, or
-    /// the store of the records fails.
-    private static let passing: Set<Int> = [
-        10_005, 10_007, 10_008, 10_009, 10_010, 10_012, 10_013, 10_017, 10_021, 21_002,
-    ]
 
     let number: Int
     /// The index of the node that it asks first.
@@ -34,7 +29,6 @@ struct RegisterClient: Sendable {
     private struct Answer: Decodable {
         var swapped: Bool?
         var value: String?
-        var code: Int?
     }
 
     private enum Reply {
@@ -71,45 +65,25 @@ struct RegisterClient: Sendable {
     }
 
     private func send(_ register: Register, _ request: RegisterOperation.Request, timeout: Duration) async -> Reply {
-        let key = request == .read ? nil : UUID().uuidString
-        let deadline = MonotonicTime.now() + timeout
-        var turn = first
-        while MonotonicTime.now() < deadline {
-            let node = nodes[turn % nodes.count]
-            if let answer = try? await attempt(register, request, key: key, at: node) {
-                let fields = try? JSONDecoder().decode(Answer.self, from: Data(buffer: answer.body))
-                if answer.status == 200, let fields { return .answered(fields) }
-                if !Self.passing.contains(fields?.code ?? 0) {
-                    return .refused("\(answer.status) \(String(buffer: answer.body))")
-                }
-            }
-            turn += 1
-            try? await Task.sleep(for: .milliseconds(5))
-        }
-        return .silent
-    }
-
-    private func attempt(
-        _ register: Register, _ request: RegisterOperation.Request, key: String?, at node: HostPort
-    ) async throws(ApusError) -> HTTPFetch.Answer {
         let path = "/v1/registers/\(register.name)"
         let isRecorded = register.isRecorded
+        var (method, target, body) = (HTTPMethod.POST, "\(path)/swap", ByteBuffer?.none)
         switch request {
-        case .read:
-            return try await HTTPFetch.send(
-                .GET, "\(path)?recorded=\(isRecorded)", to: node, token: token, timeout: Self.attemptTimeout)
+        case .read: (method, target) = (.GET, "\(path)?recorded=\(isRecorded)")
         case .write(let value):
-            return try await HTTPFetch.send(
-                .POST, "\(path)/write", to: node, token: token, key: key,
-                body: ByteBuffer(string: #"{"recorded":\#(isRecorded),"value":"\#(value)"}"#),
-                timeout: Self.attemptTimeout)
+            target = "\(path)/write"
+            body = ByteBuffer(string: #"{"recorded":\#(isRecorded),"value":"\#(value)"}"#)
         case .compareAndSwap(let expected, let new):
-            return try await HTTPFetch.send(
-                .POST, "\(path)/swap", to: node, token: token, key: key,
-                body: ByteBuffer(
-                    string: #"{"recorded":\#(isRecorded),"expected":"\#(expected)","value":"\#(new)"}"#),
-                timeout: Self.attemptTimeout)
+            body = ByteBuffer(
+                string: #"{"recorded":\#(isRecorded),"expected":"\#(expected)","value":"\#(new)"}"#)
         }
+        let answer = await HTTPFetch.sendRepeatedly(
+            method, target, to: nodes, first: first, token: token, key: body == nil ? nil : UUID().uuidString,
+            body: body, attemptTimeout: Self.attemptTimeout, timeout: timeout)
+        guard let answer else { return .silent }
+        guard answer.status == 200, let fields = try? JSONDecoder().decode(Answer.self, from: Data(buffer: answer.body))
+        else { return .refused("\(answer.status) \(String(buffer: answer.body))") }
+        return .answered(fields)
     }
 }
 

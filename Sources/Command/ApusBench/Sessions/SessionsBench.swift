@@ -129,14 +129,8 @@ struct BenchSessionsCommand: AsyncParsableCommand {
         let names = stage.local.mark.nodes.map(\.name)
         let victim = names[round % names.count]
         let others = names.filter { $0 != victim }
-        let cast = FailoverCast()
+        let cast = try await streaming.startCameras(channels, at: others)
         defer { cast.leave() }
-        for index in 0..<channels {
-            let camera = DeviceID(unchecked: "camera-\(index)")
-            cast.publishers.append(try await streaming.publisher(camera, at: others[index % others.count]))
-        }
-        for publisher in cast.publishers { publisher.start() }
-        try await Task.sleep(for: .milliseconds(500))
         for number in 0..<channels * viewers {
             let camera = cast.publishers[number % channels].device
             cast.add(
@@ -174,16 +168,19 @@ struct BenchSessionsCommand: AsyncParsableCommand {
     ) async throws -> [Duration] {
         var (waiting, backs) = (devices, [Duration]())
         while !waiting.isEmpty, MonotonicTime.now() - killedAt < .seconds(30) {
-            var left: [BenchDevice] = []
-            for device in waiting {
-                if let endpoint = await device.endpoint(), endpoint != victim {
-                    backs.append(MonotonicTime.now() - killedAt)
-                } else {
-                    left.append(device)
+            // All are asked at once: their event loops are busy.
+            let found = await withTaskGroup(of: (device: BenchDevice, isBack: Bool, at: MonotonicTime).self) { group in
+                for device in waiting {
+                    group.addTask {
+                        let endpoint = await device.endpoint()
+                        return (device, endpoint != nil && endpoint != victim, .now())
+                    }
                 }
+                return await group.reduce(into: []) { $0.append($1) }
             }
-            waiting = left
-            try await Task.sleep(for: .milliseconds(20))
+            backs += found.filter(\.isBack).map { $0.at - killedAt }
+            waiting = found.filter { !$0.isBack }.map(\.device)
+            try await Task.sleep(for: .milliseconds(50))
         }
         return backs
     }

@@ -12,8 +12,7 @@ enum TLSMemory {
         init(_ session: consuming TLSSession) { self.session = session }
     }
 
-    /// - Parameters:
-    ///   - count: the number of connections that are open at once.
+    /// - Parameter count: the number of connections that are open at once.
     /// - Returns: bytes per connection; nil if the C library does not tell what is allocated.
     /// - Throws: 10022 if a file cannot be used, 10018 if a handshake fails.
     static func byteCount(

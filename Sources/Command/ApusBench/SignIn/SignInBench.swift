@@ -112,14 +112,8 @@ struct BenchSignInCommand: AsyncParsableCommand {
         let names = stage.local.mark.nodes.map(\.name)
         let victim = names[round % names.count]
         let others = names.filter { $0 != victim }
-        let cast = FailoverCast()
+        let cast = try await stage.startCameras(channels, at: others)
         defer { cast.leave() }
-        for index in 0..<channels {
-            let device = DeviceID(unchecked: "camera-\(index)")
-            cast.publishers.append(try await stage.publisher(device, at: others[index % others.count]))
-        }
-        for publisher in cast.publishers { publisher.start() }
-        try await Task.sleep(for: .milliseconds(500))
         try await enter(cast, at: victim, of: stage)
         try await cast.waitUntilWatched(frames: 25)
         let killedAt = MonotonicTime.now()

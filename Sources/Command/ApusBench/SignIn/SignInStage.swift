@@ -86,6 +86,18 @@ struct SignInStage {
             end: ClientEnd())
     }
 
+    /// Starts cameras, spread over nodes, and waits until they have sent something.
+    func startCameras(_ count: Int, at nodes: [String]) async throws -> FailoverCast {
+        let cast = FailoverCast()
+        for index in 0..<count {
+            cast.publishers.append(
+                try await publisher(DeviceID(unchecked: "camera-\(index)"), at: nodes[index % nodes.count]))
+        }
+        for publisher in cast.publishers { publisher.start() }
+        try await Task.sleep(for: .milliseconds(500))
+        return cast
+    }
+
     func viewer(_ device: DeviceID, _ number: Int, at node: String) async throws(ApusError) -> BenchViewer {
         let access = AccessID(unchecked: "viewer-\(number)")
         return BenchViewer(

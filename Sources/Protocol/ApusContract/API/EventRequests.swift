@@ -14,7 +14,7 @@ extension ClientNotifyAccountRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             111, "events.notify", .post("/v1/accounts/{account}/notices"), roles: .admin, isAudited: true,
-            fields: ["account": .identifier, "name": .identifier], "Send an account a notice.")
+            fields: ["account": .identifier, "name": .identifier, "json": .optionalJSON], "Send an account a notice.")
     }
 }
 

@@ -23,6 +23,12 @@ public struct FieldRule: Sendable, Hashable {
 
     /// A text that is JSON.
     public static let json = json(format: "json")
+    /// The same, or empty.
+    public static let optionalJSON: Self = {
+        var rule = json
+        rule.isRequired = false
+        return rule
+    }()
     /// A text that is a schema of things (docs/things.md).
     public static let jsonSchema = json(format: "json-schema")
     /// A text that is a JSON object with one member.
