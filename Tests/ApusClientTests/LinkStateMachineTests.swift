@@ -146,6 +146,71 @@ struct LinkStateMachineTests {
         #expect(machine.welcomed(2, Self.welcome, now: time(greeted + 1)) == [.activate(2)])
     }
 
+    /// A client without streams, of a node whose spread is 2 s, that loses it at 10 ms.
+    private func lostOne(ofMany seed: UInt64) -> (machine: LinkStateMachine, actions: [LinkStateMachine.Action]) {
+        var machine = LinkStateMachine(
+            configuration: LinkStateMachine.Configuration(), endpoints: Self.endpoints, seed: seed)
+        _ = machine.start(now: time(0))
+        let greeted = greet(1, &machine, from: 1)
+        _ = machine.welcomed(1, Self.welcome, now: time(greeted + 1))
+        machine.ponged(1, roundTrip: .milliseconds(1), reconnectSpread: .seconds(2))
+        let actions = machine.closed(1, error: nil, now: time(10))
+        return (machine, actions)
+    }
+
+    @Test("Clients without streams spread their connects over the time that their node has told (decision 44)")
+    func spread() throws {
+        var times: [UInt64] = []
+        for seed in UInt64(1)...400 {
+            var (machine, actions) = lostOne(ofMany: seed)
+            #expect(actions.isEmpty)
+            var now = time(10)
+            while actions.isEmpty || actions == [.report(.offline)] {
+                now = try #require(machine.nextTick(now: now))
+                actions = machine.tick(now: now)
+            }
+            guard case .connect = actions[0] else { return #expect(Bool(false), "\(actions)") }
+            times.append((now.nanoseconds - time(10).nanoseconds) / 1_000_000)
+        }
+        #expect(times.max()! <= 2_000)
+        // Each tenth of the time has its share, within chance.
+        for tenth in 0..<10 {
+            #expect((15...70).contains(times.count { $0 / 200 == UInt64(tenth) }), "\(tenth)")
+        }
+    }
+
+    @Test("A client that waits for its turn connects at once when a request or a stream wants the link")
+    func wanted() {
+        for (seed, hasStream) in [(UInt64(1), false), (2, true)] {
+            var (machine, _) = lostOne(ofMany: seed)
+            if hasStream { machine.streamsWanted(true, now: time(12)) }
+            let actions = machine.wanted(now: time(12))
+            guard actions.count == 1, case .connect = actions[0] else { return #expect(Bool(false), "\(actions)") }
+            #expect(machine.wanted(now: time(13)).isEmpty)
+        }
+        // With a stream nobody waits in the first place.
+        var streaming = online()
+        streaming.ponged(1, roundTrip: .milliseconds(1), reconnectSpread: .seconds(2))
+        #expect(streaming.closed(1, error: nil, now: time(50)).count == 1)
+    }
+
+    @Test("Wants do not shorten the wait after a round in which every endpoint has failed")
+    func wantedInVain() {
+        var (machine, _) = lostOne(ofMany: 1)
+        _ = machine.wanted(now: time(12))
+        for id in UInt64(2)...4 { _ = machine.closed(id, error: nil, now: time(13)) }
+        #expect(machine.wanted(now: time(14)).isEmpty)
+    }
+
+    @Test("One of many clients tries a second node after a second, not after 150 ms")
+    func patience() {
+        var (machine, _) = lostOne(ofMany: 1)
+        _ = machine.wanted(now: time(12))
+        #expect(machine.tick(now: time(1_011)).filter { $0 != .report(.offline) }.isEmpty)
+        #expect(machine.tick(now: time(1_012)).count == 1)
+        #expect(machine.attemptCount == 2)
+    }
+
     @Test("Silence of 180 ms opens a second connection beside the first; signs of life from the first drop it again")
     func silence() {
         var machine = online()
@@ -159,14 +224,18 @@ struct LinkStateMachineTests {
         #expect(machine.activeID == 1)
     }
 
-    @Test("A client that hears its node looks again when the silence would be too long, and often while it is")
+    @Test("A client looks again when the silence would be too long, or when an attempt is overtaken or given up")
     func alarm() {
         var machine = machine()
         // A stream that is asked for before the start connects nothing.
         machine.streamsWanted(true, now: time(0))
         #expect(machine.nextTick(now: time(0)) == nil)
         _ = machine.start(now: time(0))
-        #expect(machine.nextTick(now: time(0)) == time(20))
+        // Another node is tried beside the first after 250 ms; the state is offline after 500.
+        #expect(machine.nextTick(now: time(0)) == time(250))
+        _ = machine.tick(now: time(250))
+        #expect(machine.attemptCount == 2)
+        #expect(machine.nextTick(now: time(250)) == time(500))
         machine = online()
         #expect(machine.nextTick(now: time(10)) == time(5 + 180))
         machine.heard(1, now: time(100))
@@ -186,7 +255,8 @@ struct LinkStateMachineTests {
         #expect(machine.nextTick(now: time(200)) == time(100 + 12_002))
         _ = machine.tick(now: time(12_102))
         #expect(machine.attemptCount == 1)
-        #expect(machine.nextTick(now: time(12_102)) == time(12_122))
+        // The measured connect takes 2 ms, so another node is tried after the shortest delay.
+        #expect(machine.nextTick(now: time(12_102)) == time(12_102 + 150))
         _ = machine.stop()
         #expect(machine.nextTick(now: time(12_110)) == nil)
     }

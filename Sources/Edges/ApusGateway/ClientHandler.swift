@@ -142,7 +142,9 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         switch machine.received(frame.kind, now: .now()) {
         case .authenticate:
             if let refusal { close(refusal) } else { authenticate(frame) }
-        case .pong: write(LinkFrame(kind: .pong, correlation: frame.correlation))
+        case .pong:
+            let spread = gateway.service.reconnectSpreadMs
+            send(.pong, ClientPong.with { $0.reconnectSpreadMs = spread }, correlation: frame.correlation)
         case .ignore: break
         case .close(let error): close(error)
         case .serve:
@@ -212,6 +214,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
                     $0.streamKeepaliveMs = UInt32(configuration.streamKeepalive.milliseconds)
                     $0.access = opened.session.access.rawValue
                     $0.account = opened.session.account.rawValue
+                    $0.reconnectSpreadMs = gateway.service.reconnectSpreadMs
                 })
             decode()
             deliver()

@@ -126,7 +126,7 @@ package final class Gateway: Service, Sendable {
         }
     }
 
-    /// Closes the listener and every connection with 10017, so that clients connect to another node at once.
+    /// Closes the listener and every connection with 10017, so that clients connect to another node.
     package func stop() {
         listeners.close()
         for loop in loops {
@@ -179,6 +179,12 @@ package final class Gateway: Service, Sendable {
 
     /// Uncounts the connection of an admitted client that ended.
     func givePlace(of account: AccountID) { accounts.withLock { $0.change(by: -1, of: account) } }
+
+    /// The time over which this node's clients without streams are to spread their connects if it dies, in
+    /// milliseconds.
+    var reconnectSpreadMs: UInt32 {
+        UInt32(configuration.reconnectSpread(sessions: accounts.withLock { $0.used }).milliseconds)
+    }
 
     /// Updates a loop's load, which decides where the next connections go.
     func report(_ load: LoopPlacement.Load, of index: Int) { listeners.report(load, of: index) }

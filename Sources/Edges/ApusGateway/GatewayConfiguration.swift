@@ -20,6 +20,11 @@ package struct GatewayConfiguration: Sendable {
     /// The maximum number of unauthenticated connections. Beyond it, ``HandshakePlaces`` says which one is closed. Key
     /// `unauthenticated_max`.
     package var unauthenticatedMax = 1024
+    /// The sessions that the other nodes admit each second if this node dies. Its clients without streams spread their
+    /// connects accordingly, over at most ``reconnectSpreadMax``; 0: they do not. Key `reconnect_rate`.
+    package var reconnectRate = 1_500
+    /// The longest such time. Key `reconnect_spread_max`.
+    package var reconnectSpreadMax: Duration = .seconds(15)
     /// How long a client may resume its TLS session, at any node; zero turns resumption off. Key `tls_ticket_lifetime`.
     package var tlsTicketLifetime: Duration = tlsTicketLifetimeMax
     /// The maximum. A ticket is valid in its key's period and the next one, so no key is in use for longer than a day.
@@ -55,4 +60,15 @@ package struct GatewayConfiguration: Sendable {
         self.certificateFile = certificateFile
         self.keyFile = keyFile
     }
+
+    /// The time over which clients without streams spread their connects if their node dies.
+    ///
+    /// - Parameter sessions: those of the node.
+    package func reconnectSpread(sessions: Int) -> Duration {
+        guard reconnectRate > 0 else { return .zero }
+        let spread = Duration.seconds(sessions) / reconnectRate
+        return spread < Self.reconnectSpreadMin ? .zero : min(spread, reconnectSpreadMax)
+    }
+    /// Fewer clients are admitted at once.
+    private static let reconnectSpreadMin = Duration.milliseconds(100)
 }

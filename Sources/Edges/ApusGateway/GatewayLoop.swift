@@ -216,6 +216,7 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
                 handler.wallClockRead(seconds: wallSeconds)
             }
             measure(now: now)
+            if index == 0 { service.metrics.reconnectSpread.record(Double(service.reconnectSpreadMs) / 1000) }
         }
         nextLook.set(min(nextLookAtAll, keepalives.nextLook(now: now) ?? nextLookAtAll))
     }

@@ -9,6 +9,8 @@ package struct GatewayMetrics: Sendable {
     package let accepted = Counter(label: "apus_gateway_accepted_total")
     /// Sessions opened.
     package let sessions = Counter(label: "apus_gateway_sessions_total")
+    /// The time over which clients spread their connects if this node dies.
+    package let reconnectSpread = Gauge(label: "apus_gateway_reconnect_spread_seconds")
     /// Bytes received.
     package let bytesIn = Counter(label: "apus_gateway_bytes_in_total")
 

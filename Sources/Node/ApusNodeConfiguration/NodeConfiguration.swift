@@ -303,6 +303,12 @@ public struct NodeConfiguration: Sendable {
             "gateway.loop_step", default: d.placement.stepCount, in: 1...1_000_000)
         gateway.unauthenticatedMax = try reader.int(
             "gateway.unauthenticated_max", default: d.unauthenticatedMax, in: 1...1_000_000)
+        gateway.reconnectRate = try reader.int("gateway.reconnect_rate", default: d.reconnectRate, in: 0...1_000_000)
+        gateway.reconnectSpreadMax = try reader.duration(
+            "gateway.reconnect_spread_max", default: d.reconnectSpreadMax)
+        guard gateway.reconnectSpreadMax <= .seconds(60) else {
+            throw reader.invalid("gateway.reconnect_spread_max", "at most 60s is expected")
+        }
         gateway.tlsTicketLifetime = try reader.duration("gateway.tls_ticket_lifetime", default: d.tlsTicketLifetime)
         guard gateway.tlsTicketLifetime <= GatewayConfiguration.tlsTicketLifetimeMax else {
             throw reader.invalid("gateway.tls_ticket_lifetime", "at most 12h is expected")

@@ -37,7 +37,13 @@ extension ClientWelcome: BoundedMessage {
     /// A keepalive interval of a day, or a ticket valid for ten years, is an error.
     package var isWithinBounds: Bool {
         keepaliveMs <= 86_400_000 && streamKeepaliveMs <= 86_400_000 && ticketSeconds <= 315_360_000
+            && reconnectSpreadMs <= ClientPong.spreadMsMax
     }
+}
+
+extension ClientPong: BoundedMessage {
+    fileprivate static let spreadMsMax: UInt32 = 60_000
+    package var isWithinBounds: Bool { reconnectSpreadMs <= Self.spreadMsMax }
 }
 
 extension ClientPlayResponse: BoundedMessage {}

@@ -16,7 +16,7 @@ protocol ClientConnectionOwner: AnyObject {
     func received(_ frame: LinkFrame, on connection: ClientConnection)
     func heard(_ connection: ClientConnection)
     /// The node answered a ping.
-    func ponged(_ connection: ClientConnection, roundTrip: Duration)
+    func ponged(_ connection: ClientConnection, _ pong: ClientPong, roundTrip: Duration)
     /// The node accepted a stream.
     func streamOpened(_ connection: ClientConnection)
     /// A request was answered or cancelled.
@@ -253,7 +253,9 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
             // An unsolicited pong is a keepalive.
             guard let sent = pingSent, sent.number == frame.correlation else { return }
             pingSent = nil
-            owner?.ponged(self, roundTrip: .now() - sent.at)
+            // Nodes of earlier versions send none.
+            let pong = (try? ClientPong(bounded: frame.payload)) ?? ClientPong()
+            owner?.ponged(self, pong, roundTrip: .now() - sent.at)
         default:
             owner?.received(frame, on: self)
         }

@@ -49,7 +49,10 @@ extension ClientSession {
     }
 
     private func send(_ message: some ClientRequestMessage, _ timeout: Duration, _ pending: PendingRequest) {
-        guard let active else { return pending.end(.failure(ApusError(.notConnected))) }
+        guard let active else {
+            wanted()
+            return pending.end(.failure(ApusError(.notConnected)))
+        }
         let call = active.ask(type(of: message).info.number, message, timeout: timeout) { pending.end($0) }
         guard let call else { return }
         let alarm = eventLoop.assumeIsolated().scheduleTask(in: TimeAmount(timeout + Self.answerSlack)) {

@@ -64,6 +64,7 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     /// What waits for its answer.
     let commandsInProgress = CommandsInProgress()
     private let onLinkState: @Sendable (LinkState, ApusError?) -> Void
+    private var onActive: (@Sendable (HostPort) -> Void)?
     private var lastError: ApusError?
 
     /// The first interval between pings of a connection, which measure the round trip. The interval then doubles.
@@ -116,6 +117,11 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         }
     }
 
+    /// Calls `onActive` on the event loop with the endpoint of each connection that becomes the session's.
+    package func watchConnections(_ onActive: @escaping @Sendable (HostPort) -> Void) {
+        eventLoop.execute { self.onActive = onActive }
+    }
+
     /// The endpoint of the node that the session is connected to; nil if it is connected to none.
     package func currentEndpoint() async -> HostPort? { try? await eventLoop.submit { self.active?.endpoint }.get() }
 
@@ -126,7 +132,13 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         streams.append(stream)
         machine.streamsWanted(true, now: .now())
         if let active { stream.attach(to: active, from: nil) }
+        wanted()
         schedule()
+    }
+
+    /// Somebody waits for the link.
+    func wanted() {
+        if active == nil { run(machine.wanted(now: .now())) }
     }
 
     func remove(_ stream: any SessionStream) {
@@ -200,6 +212,7 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         guard let connection = connections[id] else { return }
         log.debug("The client is connected", metadata: [LogKey.address: "\(connection.endpoint)"])
         active = connection
+        onActive?(connection.endpoint)
         for stream in streams { stream.attach(to: connection, from: retiring) }
         for topic in topics.keys.sorted() { subscribe(topic, on: connection) }
         // Notifies the node that this connection was chosen, and measures the round trip.
@@ -249,15 +262,17 @@ extension ClientSession: ClientConnectionOwner {
         let welcome = LinkStateMachine.Welcome(
             endpoints: message.endpoints.compactMap { HostPort($0) },
             keepalive: .milliseconds(Int64(message.keepaliveMs)),
-            streamKeepalive: .milliseconds(Int64(message.streamKeepaliveMs)))
+            streamKeepalive: .milliseconds(Int64(message.streamKeepaliveMs)),
+            reconnectSpread: .milliseconds(Int64(message.reconnectSpreadMs)))
         let actions = machine.welcomed(connection.id, welcome, now: .now())
         // The session of a connection that is not activated ends with it. Its ticket would resume that session.
         if actions.contains(.activate(connection.id)) { ticket = message.ticket }
         run(actions)
     }
 
-    func ponged(_ connection: ClientConnection, roundTrip: Duration) {
-        machine.ponged(connection.id, roundTrip: roundTrip)
+    func ponged(_ connection: ClientConnection, _ pong: ClientPong, roundTrip: Duration) {
+        machine.ponged(
+            connection.id, roundTrip: roundTrip, reconnectSpread: .milliseconds(Int64(pong.reconnectSpreadMs)))
         // On a faster connection than assumed, the allowed silence is shorter too.
         schedule()
     }

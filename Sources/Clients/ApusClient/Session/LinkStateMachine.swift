@@ -19,6 +19,9 @@ public enum LinkState: Int, Sendable, Hashable, CaseIterable {
 /// bytes first wins. A lost connection is replaced at once by one to the next endpoint. When every endpoint has failed
 /// in turn, attempts wait, longer each round, with jitter.
 ///
+/// A node with many sessions tells its clients a spread. A client that loses it without a stream waits a random time
+/// within the spread, unless somebody wants the link, so that the other nodes can admit them all (docs/decisions/44).
+///
 /// An attempt has stages: TCP, TLS, hello. A further attempt is started if each running one takes longer for its stage
 /// than the measured time. It waits before TLS, and again before its hello, while another attempt at the same stage is
 /// still in time. It therefore costs a node a socket, and nothing else. Two answered hellos do no harm: the cluster
@@ -50,6 +53,9 @@ public struct LinkStateMachine: Sendable {
         /// The bounds of the measured delay.
         public var hedgeDelayMin: Duration = .milliseconds(150)
         public var hedgeDelayMax: Duration = .seconds(2)
+        /// The lower bound for a client without streams whose node had a spread: a node that is slow has many clients
+        /// to admit, and each attempt beside the first is one more.
+        public var hedgeDelayMinOfMany: Duration = .seconds(1)
         /// The time-out of a stage: four times the measured time, within these bounds; the greater bound without a
         /// measurement.
         public var stageTimeoutMin: Duration = .seconds(2)
@@ -74,10 +80,17 @@ public struct LinkStateMachine: Sendable {
         public var keepalive: Duration
         /// The same while a stream is open.
         public var streamKeepalive: Duration
+        /// The time over which the node's clients without streams spread their connects if it dies. The newest pong
+        /// replaces it.
+        public var reconnectSpread: Duration
 
         /// Zero stands for a default: earlier versions of nodes do not send it.
-        public init(endpoints: [HostPort], keepalive: Duration = .zero, streamKeepalive: Duration = .zero) {
+        public init(
+            endpoints: [HostPort], keepalive: Duration = .zero, streamKeepalive: Duration = .zero,
+            reconnectSpread: Duration = .zero
+        ) {
             self.endpoints = endpoints
+            self.reconnectSpread = reconnectSpread
             self.keepalive = keepalive > .zero ? keepalive : .seconds(5)
             self.streamKeepalive = streamKeepalive > .zero ? streamKeepalive : .milliseconds(80)
         }
@@ -162,6 +175,8 @@ public struct LinkStateMachine: Sendable {
     private var isStarted = false
     private var isStopped = false
     private var hasStreams = false
+    /// The node that was lost had a spread, and no other has admitted this client since.
+    private var isOneOfMany = false
 
     /// Makes a machine that has not started.
     ///
@@ -227,6 +242,7 @@ public struct LinkStateMachine: Sendable {
             id: id, endpoint: attempt.endpoint, lastHeard: now,
             line: LineWatch(roundTrip: roundTrip, jitter: jitter), welcome: welcome)
         failuresInRound = 0
+        isOneOfMany = false
         refusals = []
         backoff = configuration.backoffMin
         lostSince = nil
@@ -253,6 +269,9 @@ public struct LinkStateMachine: Sendable {
             self.active = nil
             lostSince = now
             failuresInRound = 0
+            let spread = active.welcome.reconnectSpread
+            isOneOfMany = spread > .zero
+            if !hasStreams { notBefore = now + spread * random.nextUnit() }
             return attempts.isEmpty ? connectNext(now: now) : advance(now: now)
         }
         failuresInRound += 1
@@ -302,8 +321,19 @@ public struct LinkStateMachine: Sendable {
     }
 
     /// The node answered a ping after this time.
-    public mutating func ponged(_ id: AttemptID, roundTrip: Duration) {
-        if active?.id == id { active?.line.measured(roundTrip: roundTrip) }
+    public mutating func ponged(_ id: AttemptID, roundTrip: Duration, reconnectSpread: Duration = .zero) {
+        guard active?.id == id else { return }
+        active?.line.measured(roundTrip: roundTrip)
+        active?.welcome.reconnectSpread = reconnectSpread
+    }
+
+    /// Somebody waits for the link: a client that waits for its turn connects now.
+    public mutating func wanted(now: MonotonicTime) -> [Action] {
+        guard isStarted, !isStopped, active == nil, attempts.isEmpty, failuresInRound == 0 else { return [] }
+        // A round that failed has its own wait.
+        guard backoff == configuration.backoffMin else { return [] }
+        notBefore = min(notBefore, now)
+        return connectNext(now: now)
     }
 
     /// Streams are open from now on, or none is. The node has the time of an answer from here on.
@@ -353,14 +383,22 @@ public struct LinkStateMachine: Sendable {
     /// sleeps.
     public func nextTick(now: MonotonicTime) -> MonotonicTime? {
         guard isStarted, !isStopped else { return nil }
-        if attempts.isEmpty, let active, !isSilent(active, now: now) {
-            let next = active.lastHeard + silenceMax(of: active)
-            return retiring.map { min($0.until, next) } ?? next
+        var times = retiring.map { [$0.until] } ?? []
+        if let active, !isSilent(active, now: now) {
+            times.append(attempts.isEmpty ? active.lastHeard + silenceMax(of: active) : now + Self.tickDelay)
+        } else {
+            for attempt in attempts where attempt.stage.isAwaited {
+                times += [attempt.since + delay(attempt.stage), attempt.since + timeout(attempt.stage)]
+            }
+            times += [attempts.isEmpty ? max(notBefore, now + Self.tickDelay) : notBefore, nextHedge]
+            if let lostSince, active == nil, reported != .offline {
+                times.append(lostSince + configuration.offlineGrace)
+            }
         }
-        return now + Self.tickInterval
+        return times.filter { $0 > now }.min()
     }
-    /// The interval at which attempts are checked.
-    public static let tickInterval = Duration.milliseconds(20)
+    /// How soon ``tick(now:)`` is wanted if there is something to do already.
+    private static let tickDelay = Duration.milliseconds(20)
 
     /// The client ends the session.
     public mutating func stop() -> [Action] { stop(.offline) }
@@ -429,11 +467,14 @@ public struct LinkStateMachine: Sendable {
 
     /// How long the stage may take before another attempt overtakes this one.
     private func delay(_ stage: Stage) -> Duration {
-        let bounds = (configuration.hedgeDelayMin, configuration.hedgeDelayMax)
+        let isPatient = isOneOfMany && !hasStreams
+        let bounds = (
+            isPatient ? configuration.hedgeDelayMinOfMany : configuration.hedgeDelayMin, configuration.hedgeDelayMax
+        )
         if let measured = estimate(stage).delay { return min(max(measured, bounds.0), bounds.1) }
         // A stage without a measurement is assumed to take at least as long as a measured one.
         let others = [connects, handshakes, hellos].compactMap(\.delay)
-        return min(max(configuration.hedgeDelayInitial, others.max() ?? .zero), bounds.1)
+        return min(max(configuration.hedgeDelayInitial, isPatient ? bounds.0 : .zero, others.max() ?? .zero), bounds.1)
     }
 
     private func timeout(_ stage: Stage) -> Duration {
@@ -447,9 +488,11 @@ public struct LinkStateMachine: Sendable {
 
     /// True if the last attempt had the time of a connect, which grows with the number of attempts.
     private func isHedgeDue(now: MonotonicTime) -> Bool {
-        guard !attempts.isEmpty else { return true }
-        return attempts.count < configuration.attemptsMax
-            && now - lastConnect >= delay(.connecting) * (1 << (attempts.count - 1))
+        attempts.isEmpty || attempts.count < configuration.attemptsMax && now >= nextHedge
+    }
+
+    private var nextHedge: MonotonicTime {
+        lastConnect + delay(.connecting) * (1 << max(0, attempts.count - 1))
     }
 
     private mutating func dropAttempts() -> [Action] {

@@ -99,7 +99,7 @@ package final class SignInProbe: ClientConnectionOwner, @unchecked Sendable {  /
 
     func received(_ frame: LinkFrame, on connection: ClientConnection) {}
     func heard(_ connection: ClientConnection) {}
-    func ponged(_ connection: ClientConnection, roundTrip: Duration) {}
+    func ponged(_ connection: ClientConnection, _ pong: ClientPong, roundTrip: Duration) {}
     func streamOpened(_ connection: ClientConnection) {}
     func answered(_ connection: ClientConnection) {}
     func becameWritable(_ connection: ClientConnection) {}

@@ -144,7 +144,7 @@ struct BenchSessionsCommand: AsyncParsableCommand {
         try await Task.sleep(for: .seconds(3))
         let killedAt = MonotonicTime.now()
         try stage.kill(victim)
-        let backs = try await Self.backs(of: devices, from: try stage.local.endpoint(of: victim), since: killedAt)
+        let backs = try await Self.backs(of: devices, since: killedAt)
         try await Task.sleep(for: .seconds(1))
         let endedAt = MonotonicTime.now()
         let gaps = cast.viewers.map { $0.viewer.gap(from: killedAt, to: endedAt) }
@@ -161,28 +161,13 @@ struct BenchSessionsCommand: AsyncParsableCommand {
     }
 
     /// The times until sessions were at another node; those that are at none after 30 s are left out.
-    ///
-    /// A session that finds another node at once is never offline, so its link state says nothing.
-    private static func backs(
-        of devices: [BenchDevice], from victim: HostPort, since killedAt: MonotonicTime
-    ) async throws -> [Duration] {
-        var (waiting, backs) = (devices, [Duration]())
-        while !waiting.isEmpty, MonotonicTime.now() - killedAt < .seconds(30) {
-            // All are asked at once: their event loops are busy.
-            let found = await withTaskGroup(of: (device: BenchDevice, isBack: Bool, at: MonotonicTime).self) { group in
-                for device in waiting {
-                    group.addTask {
-                        let endpoint = await device.endpoint()
-                        return (device, endpoint != nil && endpoint != victim, .now())
-                    }
-                }
-                return await group.reduce(into: []) { $0.append($1) }
-            }
-            backs += found.filter(\.isBack).map { $0.at - killedAt }
-            waiting = found.filter { !$0.isBack }.map(\.device)
-            try await Task.sleep(for: .milliseconds(50))
+    private static func backs(of devices: [BenchDevice], since killedAt: MonotonicTime) async throws -> [Duration] {
+        while MonotonicTime.now() - killedAt < .seconds(30) {
+            try await Task.sleep(for: .milliseconds(250))
+            let backs = devices.compactMap { $0.connected(since: killedAt) }
+            if backs.count == devices.count { return backs }
         }
-        return backs
+        return devices.compactMap { $0.connected(since: killedAt) }
     }
 
     private func say(_ line: String) { BenchScope.say(line) }
@@ -194,6 +179,7 @@ struct BenchSessionsCommand: AsyncParsableCommand {
 final class BenchDevice: Sendable {
     private final class Link: Sendable {
         let isOnline = Mutex(false)
+        let connectedAt = Mutex(MonotonicTime.zero)
     }
 
     private let link: Link
@@ -207,12 +193,18 @@ final class BenchDevice: Sendable {
         ) { state, _ in
             link.isOnline.withLock { $0 = state == .online }
         }
+        session.watchConnections { _ in link.connectedAt.withLock { $0 = .now() } }
     }
 
     var isOnline: Bool { link.isOnline.withLock { $0 } }
 
-    /// The node of its connection; nil while it has none.
-    func endpoint() async -> HostPort? { await session.currentEndpoint() }
+    /// How long after this time its newest connection was made; nil if it is older.
+    func connected(since time: MonotonicTime) -> Duration? {
+        let at = connectedAt
+        return at > time ? at - time : nil
+    }
+
+    private var connectedAt: MonotonicTime { link.connectedAt.withLock { $0 } }
 
     func close() { session.close() }
 }

@@ -116,6 +116,9 @@ extension MetricCatalogue {
         .gauge(
             "apus_gateway_streams", "streams", [.init("direction", "`played` (viewers), `published`")],
             "Streams that clients of this node have open."),
+        .gauge(
+            "apus_gateway_reconnect_spread_seconds", "seconds",
+            "The time over which the clients of this node without streams spread their connects if it dies."),
         .counter("apus_gateway_accepted_total", "connections", "Client connections that were accepted."),
         .counter("apus_gateway_sessions_total", "sessions", "Sessions that were opened: sign-ins that succeeded."),
         .counter(

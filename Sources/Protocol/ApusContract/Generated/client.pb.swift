@@ -128,6 +128,23 @@ public nonisolated struct ClientWelcome: Sendable {
 
   public var account: String = String()
 
+  /// as in Pong
+  public var reconnectSpreadMs: UInt32 = 0
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+/// The answer to a ping (0x31); may be empty
+public nonisolated struct ClientPong: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// The time over which clients without streams spread their connects if this node dies
+  public var reconnectSpreadMs: UInt32 = 0
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -726,7 +743,7 @@ nonisolated extension ClientHello: SwiftProtobuf.Message, SwiftProtobuf._Message
 
 nonisolated extension ClientWelcome: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Welcome"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}version\0\u{1}session\0\u{1}ticket\0\u{3}ticket_seconds\0\u{1}node\0\u{1}endpoints\0\u{3}keepalive_ms\0\u{1}access\0\u{1}account\0\u{3}stream_keepalive_ms\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}version\0\u{1}session\0\u{1}ticket\0\u{3}ticket_seconds\0\u{1}node\0\u{1}endpoints\0\u{3}keepalive_ms\0\u{1}access\0\u{1}account\0\u{3}stream_keepalive_ms\0\u{3}reconnect_spread_ms\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -744,6 +761,7 @@ nonisolated extension ClientWelcome: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 8: try { try decoder.decodeSingularStringField(value: &self.access) }()
       case 9: try { try decoder.decodeSingularStringField(value: &self.account) }()
       case 10: try { try decoder.decodeSingularUInt32Field(value: &self.streamKeepaliveMs) }()
+      case 11: try { try decoder.decodeSingularUInt32Field(value: &self.reconnectSpreadMs) }()
       default: break
       }
     }
@@ -780,6 +798,9 @@ nonisolated extension ClientWelcome: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if self.streamKeepaliveMs != 0 {
       try visitor.visitSingularUInt32Field(value: self.streamKeepaliveMs, fieldNumber: 10)
     }
+    if self.reconnectSpreadMs != 0 {
+      try visitor.visitSingularUInt32Field(value: self.reconnectSpreadMs, fieldNumber: 11)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -794,6 +815,37 @@ nonisolated extension ClientWelcome: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs.streamKeepaliveMs != rhs.streamKeepaliveMs {return false}
     if lhs.access != rhs.access {return false}
     if lhs.account != rhs.account {return false}
+    if lhs.reconnectSpreadMs != rhs.reconnectSpreadMs {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClientPong: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".Pong"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{3}reconnect_spread_ms\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularUInt32Field(value: &self.reconnectSpreadMs) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.reconnectSpreadMs != 0 {
+      try visitor.visitSingularUInt32Field(value: self.reconnectSpreadMs, fieldNumber: 1)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClientPong, rhs: ClientPong) -> Bool {
+    if lhs.reconnectSpreadMs != rhs.reconnectSpreadMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
