@@ -294,15 +294,13 @@ let package = Package(
             "Clients", "ApusClient",
             [
                 "ApusCore", "ApusThreads", "ApusTLS", "ApusWire", "ApusContract", "ApusMedia", "CApusMedia", nioCore,
-                nioPosix,
-                nioTLS, protobuf, crypto,
-                dequeModule, log,
+                nioPosix, nioTLS, nioSSL, protobuf, crypto, dequeModule, log,
             ]),
         layer(
             "Clients", "ApusDevice",
             [
-                "ApusCore", "ApusContract", "ApusThreads", "ApusMedia", "ApusClient", "CApusMedia", nioCore, nioPosix,
-                protobuf, crypto, dequeModule, log,
+                "ApusCore", "ApusWire", "ApusContract", "ApusThreads", "ApusMedia", "ApusClient", "CApusMedia", nioCore,
+                nioPosix, nioTLS, nioSSL, protobuf, crypto, dequeModule, log,
             ]),
 
         // Command: histories, local clusters and their processes, the verbs, and the binaries that have them.
@@ -484,8 +482,7 @@ let package = Package(
         test(
             "ApusDeviceTests",
             [
-                "ApusCore", "ApusThreads", "ApusMedia", "ApusClient", "ApusDevice", "ApusTestKit", nioCore,
-                log,
+                "ApusCore", "ApusThreads", "ApusMedia", "ApusClient", "ApusDevice", "ApusTestKit", nioCore, log, crypto,
             ]),
     ]
 )

@@ -147,14 +147,16 @@ struct LinkStateMachineTests {
     }
 
     /// A client without streams, of a node whose spread is 2 s, that loses it at 10 ms.
-    private func lostOne(ofMany seed: UInt64) -> (machine: LinkStateMachine, actions: [LinkStateMachine.Action]) {
+    private func lostOne(
+        ofMany seed: UInt64, closed: Bool = true
+    ) -> (machine: LinkStateMachine, actions: [LinkStateMachine.Action]) {
         var machine = LinkStateMachine(
             configuration: LinkStateMachine.Configuration(), endpoints: Self.endpoints, seed: seed)
         _ = machine.start(now: time(0))
         let greeted = greet(1, &machine, from: 1)
         _ = machine.welcomed(1, Self.welcome, now: time(greeted + 1))
         machine.ponged(1, roundTrip: .milliseconds(1), reconnectSpread: .seconds(2))
-        let actions = machine.closed(1, error: nil, now: time(10))
+        let actions = closed ? machine.closed(1, error: nil, now: time(10)) : []
         return (machine, actions)
     }
 
@@ -187,6 +189,12 @@ struct LinkStateMachineTests {
             let actions = machine.wanted(now: time(12))
             guard actions.count == 1, case .connect = actions[0] else { return #expect(Bool(false), "\(actions)") }
             #expect(machine.wanted(now: time(13)).isEmpty)
+        }
+        // Whose connection alone was ended by its node does not wait, and a node that stops ends all.
+        for (code, isWaiting) in [(ErrorCode.idleTimeout, false), (.shuttingDown, true)] {
+            var machine = lostOne(ofMany: 1, closed: false).machine
+            let actions = machine.closed(1, error: ApusError(code), node: "n1", now: time(10))
+            #expect(actions.isEmpty == isWaiting, "\(code)")
         }
         // With a stream nobody waits in the first place.
         var streaming = online()

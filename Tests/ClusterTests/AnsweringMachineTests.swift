@@ -87,6 +87,7 @@ struct AnsweringMachineTests {
         defer { for client in [bell, app] { client.close() } }
         let machine = try await app.session.setAnsweringMachine(isEnabled: true, length: .seconds(60))
         #expect(machine.isEnabled && machine.greeting == nil && machine.keepDays == 30)
+        let heard = EventLog(app.session.accountEvents(of: AccountID(unchecked: "local")))
 
         let call = try await bell.start([], timeout: .seconds(5)).id
         _ = try await app.next(call) { if case .ring = $0.stage { true } else { false } }
@@ -99,6 +100,7 @@ struct AnsweringMachineTests {
         try await Task.sleep(for: .seconds(4))
         // While it is being left, nobody sees it, and the account takes other calls.
         #expect(try await app.session.callMessages().isEmpty)
+        #expect(!heard.names.contains { $0.hasPrefix("system message") })
         try await eventually { () throws(ApusError) in try await bell.session.hangUpCall(call) }
         sending.cancel()
 
@@ -117,6 +119,10 @@ struct AnsweringMachineTests {
         }
         let listed = try cluster.run("calls", "--json")
         #expect(listed.output.contains("message_left"))
+        let content = #"{"message":"\#(call)","machine":"","callerDevice":"bell","callerAccount":""}"#
+        try await eventually("the account is notified") { heard.names.contains { $0.hasPrefix("system message") } }
+        try await Task.sleep(for: .seconds(1))
+        #expect(heard.names.filter { $0.hasPrefix("system ") } == ["system message bell \(content)"])
     }
 
     @Test(

@@ -201,6 +201,45 @@ struct HookTests {
         try await receiver.stop()
     }
 
+    @Test(
+        "The end of each call reaches the hooks of its customer, with one id, also if its owner dies (IV-D10, CALL-3)")
+    func calls() async throws {
+        let receiver = try await HTTPReceiver.start { _, _ in 200 }
+        let place = try Place(basePort: 29_650)
+        defer { place.close() }
+        let (api, url) = (place.api, "http://127.0.0.1:\(receiver.port)")
+        try api.ask("POST", "/v1/customers/acme/hooks/calls", place.key, #"{"url":"\#(url)/acme","events":["call"]}"#)
+        let other = try api.key("other", place.admin).key
+        try api.ask("POST", "/v1/customers/other/hooks/calls", other, #"{"url":"\#(url)/other","events":["call"]}"#)
+        let listening = [place.device, place.app].map { session in
+            Task { do { for try await _ in session.calls() {} } catch {} }
+        }
+        defer { for task in listening { task.cancel() } }
+        try await Task.sleep(for: .seconds(2.5))
+
+        let why = try place.cluster.run("why", "cam", "--json")
+        let owner = try #require((1...3).first { why.output.contains("\"owner\":\"n\($0)\"") }, "\(why.all)")
+        var ended: Set<String> = []
+        for number in 0..<5 {
+            let call = try await eventually { () throws(ApusError) in
+                try await place.app.startCall(to: [.device(Self.cam)])
+            }
+            try await place.app.hangUpCall(call.id)
+            ended.insert(call.id)
+            if number == 2 { #expect(try place.cluster.run("cluster", "kill", "\(owner)").status == 0) }
+        }
+        try await eventually("the endpoint knows of all calls") {
+            let calls = Self.events(receiver.requests).compactMap { ($0["data"] as? [String: Any])?["call"] as? String }
+            return Set(calls) == ended
+        }
+        let events = Self.events(receiver.requests)
+        #expect(receiver.requests.allSatisfy { $0.path == "/acme" }, "the other integrator has no such party")
+        #expect(events.allSatisfy { $0["topic"] as? String == "call" && $0["name"] as? String == "cancelled" })
+        #expect(events.allSatisfy { $0["device"] as? String == "cam" && $0["account"] as? String == place.user })
+        #expect(Set(events.compactMap { $0["id"] as? String }).count == ended.count, "a repetition has the same id")
+        try await receiver.stop()
+    }
+
     @Test("Raw data reaches a server and its answer the app, and each failure has its number (IV-D12)")
     func messages() async throws {
         let receiver = try await HTTPReceiver.start(reply: { request in

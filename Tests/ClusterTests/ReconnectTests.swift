@@ -22,7 +22,7 @@ struct ReconnectTests {
     @Test("Idle clients of a dead node come back over the spread, and one whose link is wanted at once (IV-A7)")
     func spread() async throws {
         // Two sessions a second: eleven of them spread over 5.5 s.
-        let cluster = try Cluster(nodes: 3, basePort: 29_440, environment: ["APUS_GATEWAY_RECONNECT_RATE": "2"])
+        let cluster = try Cluster(nodes: 3, basePort: 30_700, environment: ["APUS_GATEWAY_RECONNECT_RATE": "2"])
         defer { cluster.down() }
         let connects = (0..<11).map { _ in Connects() }
         var sessions: [ClientSession] = []

@@ -2,6 +2,7 @@ public import ApusClient
 import ApusContract
 public import ApusCore
 public import Logging
+import Synchronization
 
 /// The settings of a device, `ProWritable` of its model, kept in step with the cluster (IV-D4, docs/things.md).
 ///
@@ -20,6 +21,18 @@ public final class DeviceSettings: Sendable {
     private let apply: Apply
     private let log: Logger
 
+    private struct State: Sendable {
+        /// The values that the device has.
+        var values: [String: String] = [:]
+        /// Settings that were changed without the cluster, which does not know their values yet.
+        var unreported: Set<String> = []
+    }
+    private let state = Mutex(State())
+    /// Held while a value is applied.
+    private let turn = AsyncLock()
+    private let unreported: AsyncStream<Void>
+    private let unreportedFeed: AsyncStream<Void>.Continuation
+
     /// - Parameters:
     ///   - session: the device's own.
     ///   - product: the type of device, which is reported before everything else. If the integrator has registered it,
@@ -32,6 +45,34 @@ public final class DeviceSettings: Sendable {
     ) {
         (self.session, self.device, self.product, self.initial) = (session, device, product, initial)
         (self.log, self.apply) = (log, apply)
+        (unreported, unreportedFeed) = AsyncStream.makeStream(bufferingPolicy: .bufferingNewest(1))
+    }
+
+    /// Changes a setting at the device, such as by a button or over the local network. The cluster learns the value
+    /// once the device is connected. A write of an app that the device has not received yet replaces it then.
+    ///
+    /// - Returns: the value that the device has now, in JSON.
+    /// - Throws: 20101 if the device has no such setting.
+    public func write(_ name: String, json: String) async throws(ApusError) -> String {
+        guard initial.contains(where: { $0.name == name }) || state.withLock({ $0.values[name] != nil }) else {
+            throw ApusError(.pathIllegal, "the device has no such setting")
+        }
+        let value = await applied(name, json) { $0.unreported.insert(name) }
+        unreportedFeed.yield()
+        return value
+    }
+
+    private func applied(
+        _ name: String, _ json: String, _ change: @Sendable (inout State) -> Void = { _ in }
+    ) async -> String {
+        await turn.acquire()
+        defer { turn.release() }
+        let value = await apply(name, json)
+        state.withLock {
+            $0.values[name] = value
+            change(&$0)
+        }
+        return value
     }
 
     /// Works until the task is cancelled.
@@ -44,19 +85,39 @@ public final class DeviceSettings: Sendable {
         if let product { try await report("ProReadonly._product", #"{"stVal":"\#(product)"}"#, received: nil) }
         for (name, json) in initial { try await begin(name, json) }
         try await applyPending()
-        do {
-            for try await event in changes {
-                guard event.missed || event.message.pending else { continue }
-                // The pending settings rather than the event's: a later write may have replaced it.
-                try await applyPending()
+        let failure = await withDiscardingTaskGroup { group -> ApusError? in
+            group.addTask { await self.reportChanges() }
+            defer { group.cancelAll() }
+            do {
+                for try await event in changes {
+                    guard event.missed || event.message.pending else { continue }
+                    // The pending settings rather than the event's: a later write may have replaced it.
+                    try await applyPending()
+                }
+                return nil
+            } catch {
+                return error as? ApusError ?? ApusError(.internalFailure, "\(error)")
             }
-        } catch {
-            guard let error = error as? ApusError else { throw ApusError(.internalFailure, "\(error)") }
-            throw error
+        }
+        if let failure { throw failure }
+    }
+
+    /// Reports what was changed without the cluster.
+    private func reportChanges() async {
+        for await _ in unreported {
+            while let (name, value) = state.withLock({ state in
+                state.unreported.first.flatMap { name in state.values[name].map { (name, $0) } }
+            }) {
+                // The session has ended: a later start reports it.
+                guard await reportAllowed("ProWritable.\(name).setVal", value, received: nil) else { return }
+                state.withLock { if $0.values[name] == value { $0.unreported.remove(name) } }
+            }
         }
     }
 
     private func begin(_ name: String, _ json: String) async throws(ApusError) {
+        // It was changed while the cluster could not be reached: that value is reported, and not replaced.
+        guard state.withLock({ !$0.unreported.contains(name) }) else { return }
         let path = "ProWritable.\(name).setVal"
         do throws(ApusError) {
             try await apply(
@@ -66,6 +127,7 @@ public final class DeviceSettings: Sendable {
         } catch {
             guard error.code == .propertyUnknown else { throw error }
             try await report(path, json, received: nil)
+            state.withLock { $0.values[name] = $0.values[name] ?? json }
         }
     }
 
@@ -78,8 +140,8 @@ public final class DeviceSettings: Sendable {
 
     /// - Parameter setting: a value at a path such as `ProWritable.volume.setVal`.
     private func apply(_ setting: ClientSession.Property) async throws(ApusError) {
-        let name = setting.path.split(separator: ".")[1]
-        let value = await apply(String(name), setting.json)
+        let name = String(setting.path.split(separator: ".")[1])
+        let value = await applied(name, setting.json) { $0.unreported.remove(name) }
         log.info("A setting was applied", metadata: ["apus.setting": "\(name)"])
         do throws(ApusError) {
             try await report(setting.path, value, received: setting.version)
@@ -90,9 +152,51 @@ public final class DeviceSettings: Sendable {
         }
     }
 
+    /// - Returns: false if it cannot be reported any more.
+    private func reportAllowed(_ path: String, _ json: String, received: UInt64?) async -> Bool {
+        do throws(ApusError) {
+            try await report(path, json, received: received)
+            return true
+        } catch {
+            log.warning("The value of a setting was not reported", metadata: Logger.facts(of: error))
+            return error.code == .pathIllegal || error.code == .jsonInvalid
+        }
+    }
+
     private func report(_ path: String, _ json: String, received: UInt64?) async throws(ApusError) {
         try await session.untilAnswered { [session] () throws(ApusError) in
             try await session.reportProperty(path: path, json: json, receivedVersion: received)
         }
+    }
+}
+
+/// Lets one task at a time go on, in the order in which they came.
+///
+/// Isolation: `Sendable`. ``release()`` is called once for each ``acquire()``.
+private final class AsyncLock: Sendable {
+    private struct State: Sendable {
+        var isHeld = false
+        var waiting: [CheckedContinuation<Void, Never>] = []
+    }
+    private let state = Mutex(State())
+
+    func acquire() async {
+        await withCheckedContinuation { continuation in
+            let isFree = state.withLock { state in
+                if state.isHeld { state.waiting.append(continuation) }
+                defer { state.isHeld = true }
+                return !state.isHeld
+            }
+            if isFree { continuation.resume() }
+        }
+    }
+
+    func release() {
+        let next = state.withLock { state -> CheckedContinuation<Void, Never>? in
+            guard state.waiting.isEmpty else { return state.waiting.removeFirst() }
+            state.isHeld = false
+            return nil
+        }
+        next?.resume()
     }
 }

@@ -114,6 +114,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
 
     public static let actionFailed = Self(20_103, "the action failed")
     public static let actionUnknown = Self(20_104, "the device has no callback for this action")
+    public static let builtInSetting = Self(20_105, "a built-in setting cannot be changed over the local network")
 
     // SDK.
     public static let duplicateMessage = Self(21_000, "the same message is in progress")
@@ -143,7 +144,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
         internalFailure, addressInUse, stateForeign, storageFailed, configurationInvalid, tooManyStreams,
         stalePublisher, fenced, mediaUnreadable, callCycle, versionConflict, certificateRevoked,
         tokenInvalid, tokenExpired, kicked, notAllowed, peerTimedOut, deviceBusy, pathIllegal, jsonInvalid,
-        actionFailed, actionUnknown, duplicateMessage, answerTimedOut, propertyUnknown,
+        actionFailed, actionUnknown, builtInSetting, duplicateMessage, answerTimedOut, propertyUnknown,
         passToServerFailed, passToDeviceFailed,
         callbackUnknown, messageTooLarge, tooManyConnections, connectionExists, connectFailed, notConnected,
         unavailable, badParameter,

@@ -232,6 +232,9 @@ extension ErrorCode {
         Explanation(
             .actionUnknown, "actionUnknown", [.client],
             "Correct the path, or update the device: its program does not know this action."),
+        Explanation(
+            .builtInSetting, "builtInSetting", [.client],
+            "Do not retry: change a setting whose name begins with `_` through the cluster."),
     ]
 
     private static let sdkErrors: [Explanation] = [

@@ -34,7 +34,7 @@ struct Problem {
         switch code {
         case .malformed, .badParameter, .jsonInvalid, .userPropertyName, .callParametersInvalid: .badRequest
         case .tokenInvalid, .tokenExpired: .unauthorized
-        case .notAllowed, .illegalRelation: .forbidden
+        case .notAllowed, .illegalRelation, .builtInSetting: .forbidden
         case .targetUnknown, .methodUnknown, .pathIllegal, .propertyUnknown, .actionUnknown, .callbackUnknown,
             .callUnknown, .callRequestFailed:
             .notFound

@@ -15,6 +15,16 @@ import Logging
 import NIOCore
 import ServiceLifecycle
 
+extension NewMessage {
+    /// What its notice says (docs/answering-machine.md).
+    fileprivate var json: String {
+        JSON.object([
+            ("message", .string(id)), ("machine", .string(machine?.rawValue ?? "")),
+            ("callerDevice", .string(callerDevice?.rawValue ?? "")), ("callerAccount", .string(callerAccount)),
+        ]).text
+    }
+}
+
 /// The services of devices, accounts, messages and calls, created in the order of their dependencies.
 ///
 /// Isolation: immutable; each service guards its own state.
@@ -50,10 +60,25 @@ struct NodeServices: Sendable {
             sessions: sessions, topics: node.topics, products: products, reader: commands, observer: events)
         webhooks = WebhookSender(configuration.push, limited: limited) { view.clock.wallSeconds() }
         answering = AnsweringService(
-            configuration.answering, view, records: records, channels: channels, group: group, limited: limited)
+            configuration.answering, view, records: records, channels: channels, group: group, limited: limited
+        ) { [events] message throws(ApusError) in
+            // The same for each repetition, so the account has one notice of it.
+            let request = RequestID(
+                high: StableHash.hash(message.id), low: StableHash.hash(message.id, seed: 1))
+            try await events.notify(
+                message.account, "message", json: message.json, device: message.machine ?? message.callerDevice,
+                request: request)
+        }
         calls = CallService(
             configuration.calls, view, entities, sessions, records, runtime, dispatcher,
-            pusher: NodePusher(webhooks), machines: answering, log: log)
+            pusher: NodePusher(webhooks), machines: answering, log: log
+        ) { [events] call throws(ApusError) in
+            let parties = Dictionary(grouping: call.parties, by: \.kind)
+            try await events.ended(
+                call: call.id, reason: call.reason, json: call.json,
+                devices: (parties[.device] ?? []).map { DeviceID(unchecked: $0.id) },
+                accounts: (parties[.account] ?? []).map { AccountID(unchecked: $0.id) }, at: call.endedMs)
+        }
         firmware = FirmwareService(
             configuration.firmware, view, records: records, sessions: sessions, things: things, limited: limited)
     }

@@ -70,6 +70,10 @@ extension ClientTransferDeviceRequest: BoundedMessage {}
 extension ClientShareDeviceRequest: BoundedMessage {}
 extension ClientUnshareDeviceRequest: BoundedMessage {}
 extension ClientListSharesRequest: BoundedMessage {}
+extension ClientCheckLocalAccessRequest: BoundedMessage {}
+extension ClientLocalHello: BoundedMessage {}
+extension ClientLocalWriteRequest: BoundedMessage {}
+extension ClientLocalWriteResponse: BoundedMessage {}
 extension ClientGetPresenceRequest: BoundedMessage {}
 extension ClientReportCallRequest: BoundedMessage {}
 extension ClientListCallsRequest: BoundedMessage {}

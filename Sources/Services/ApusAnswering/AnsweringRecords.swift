@@ -146,7 +146,11 @@ package struct AnsweringRecords: Sendable {
     }
 
     /// Stores messages whose calls were lost while they were being recorded, with what there is of them.
-    package func storeAbandoned(at now: Int64) async throws(ApusError) {
+    ///
+    /// - Returns: those that this node has stored.
+    @discardableResult
+    package func storeAbandoned(at now: Int64) async throws(ApusError) -> [AnsweringMessage] {
+        var stored: [AnsweringMessage] = []
         let found = try await store.page(
             Self.messages, by: "recording", below: OrderedKey(.signed(now - AnsweringConfiguration.abandonedAfterMs)),
             limit: AnsweringConfiguration.stepCount
@@ -157,12 +161,14 @@ package struct AnsweringRecords: Sendable {
                     try await delete(message.body, message.version)
                 } else {
                     try await store(message.body, message.version)
+                    stored.append(message.body)
                 }
             } catch {
                 // Another node stores it.
                 guard error.code == .versionConflict else { throw error }
             }
         }
+        return stored
     }
 
     /// Removes messages that are deleted or have expired.

@@ -15,6 +15,20 @@ import ServiceLifecycle
 import SwiftProtobuf
 import Synchronization
 
+/// A message that a machine has taken, for what notifies its account.
+package struct NewMessage: Sendable {
+    /// The id of the message and of its call.
+    package var id: String
+    /// The account that reads it.
+    package var account: AccountID
+    /// The device whose machine has taken it; nil for the machine of the account.
+    package var machine: DeviceID?
+    /// The device that has left it; nil for an account.
+    package var callerDevice: DeviceID?
+    /// The account that has left it; empty for a device.
+    package var callerAccount: String
+}
+
 /// Answering machines of devices and accounts (docs/answering-machine.md).
 ///
 /// A call that nobody accepts asks its owner's node to record its caller. Messages are in records, so any node reads
@@ -35,6 +49,7 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
     private let channels: ChannelService
     private let group: any EventLoopGroup
     private let limited: LogLimiter
+    private let onMessage: @Sendable (NewMessage) async throws(ApusError) -> Void
     private let recordings = Mutex<[String: Recording]>([:])
     private let waiting: AsyncStream<MessageRecorder>
     private let waitingFeed: AsyncStream<MessageRecorder>.Continuation
@@ -50,11 +65,14 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
     private static let waitingMax = 1024
     private static let cleanInterval = Duration.seconds(60)
 
+    /// - Parameter onMessage: called once a message can be read; again if the node dies meanwhile.
     package init(
         _ configuration: AnsweringConfiguration, _ view: ClusterView, records: any RecordStore,
-        channels: ChannelService, group: any EventLoopGroup, limited: LogLimiter
+        channels: ChannelService, group: any EventLoopGroup, limited: LogLimiter,
+        onMessage: @escaping @Sendable (NewMessage) async throws(ApusError) -> Void
     ) {
         (self.configuration, self.view, self.channels, self.group) = (configuration, view, channels, group)
+        self.onMessage = onMessage
         (self.records, sessions, self.limited) = (AnsweringRecords(records), SessionRecords(records), limited)
         (waiting, waitingFeed) = AsyncStream.makeStream(bufferingPolicy: .bufferingOldest(Self.waitingMax))
     }
@@ -136,8 +154,9 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
                 report(.full)
             }
             switch outcome {
-            case .stored:
+            case .stored(let message):
                 stored.increment()
+                await notify(message)
                 report(.stored)
             case .empty:
                 empty.increment()
@@ -155,12 +174,26 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
         }
     }
 
+    /// Notifies the account of a message. A message without a notice is listed all the same.
+    private func notify(_ message: AnsweringMessage) async {
+        guard let new = NewMessage(message) else { return }
+        do throws(ApusError) {
+            try await onMessage(new)
+        } catch {
+            limited.log(
+                .warning, "An account was not notified of a message", metadata: Logger.facts(of: error))
+        }
+    }
+
     private func clean() async {
         // Nodes that start together look at different times.
         var pause = Self.cleanInterval * Double.random(in: 0.1...1)
         while (try? await Task.sleep(for: pause)) != nil {
             // A store that cannot be used now is tried again at the next turn.
-            try? await records.storeAbandoned(at: view.clock.wallMilliseconds())
+            for message in (try? await records.storeAbandoned(at: view.clock.wallMilliseconds())) ?? [] {
+                stored.increment()
+                await notify(message)
+            }
             try? await records.removeExpired(at: view.clock.wallMilliseconds())
             pause = Self.cleanInterval
         }

@@ -19,7 +19,7 @@ import Synchronization
 /// Concurrency model: one task runs ``run()``. ``end()`` may be called from anywhere.
 final class MessageRecorder: Sendable {
     enum Outcome: Sendable {
-        case stored
+        case stored(AnsweringMessage)
         /// The caller has sent nothing.
         case empty
         /// Another node goes on.
@@ -75,7 +75,7 @@ final class MessageRecorder: Sendable {
 
     private func record(_ greeting: GreetingPlayer?, isFull: @Sendable () -> Void) async throws(ApusError) -> Outcome {
         var (message, version) = try await begin()
-        guard message.state != .stored else { return .stored }
+        guard message.state != .stored else { return .stored(message) }
         let began = MonotonicTime.now()
         if message.frames > 0 { greeting?.start(elapsed: .milliseconds(max(0, now - recording.startedMs))) }
         let after = message.frames == 0 ? nil : FramePosition(epoch: message.epoch, sequence: message.sequence)
@@ -110,7 +110,7 @@ final class MessageRecorder: Sendable {
             return .empty
         }
         try await records.store(message, version)
-        return .stored
+        return .stored(message)
     }
 
     /// The message so far, or a new one.
@@ -130,6 +130,17 @@ final class MessageRecorder: Sendable {
         var owned = message
         owned.account = try await service.account(of: party)
         return (owned, try await records.put(owned, version: nil))
+    }
+}
+
+extension NewMessage {
+    /// Nil for a message that no account reads.
+    init?(_ message: AnsweringMessage) {
+        guard let account = AccountID(rawValue: message.account) else { return nil }
+        (id, self.account, callerAccount) = (message.call, account, message.callerAccount)
+        let (devices, party) = (CallParty.device(DeviceID(unchecked: "")).name, message.party)
+        machine = party.hasPrefix(devices) ? DeviceID(rawValue: String(party.dropFirst(devices.count))) : nil
+        callerDevice = DeviceID(rawValue: message.callerDevice)
     }
 }
 

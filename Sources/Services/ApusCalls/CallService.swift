@@ -34,6 +34,7 @@ package final class CallService: Service, Sendable {
     let view: ClusterView
     let sessions: SessionService
     let records: CallRecords
+    private let onEnded: @Sendable (EndedCall) async throws(ApusError) -> Void
     let log: Logger
     let limited: LogLimiter
     private let entities: EntityRegistry
@@ -65,12 +66,16 @@ package final class CallService: Service, Sendable {
     private static let lookInterval = Duration.milliseconds(500)
 
     /// Registers the kinds of entities, and the messages between nodes. Created once, before the node is a member.
+    ///
+    /// - Parameter onEnded: called for each call that has ended, before its record is written; again if it throws, and
+    ///   if the node dies meanwhile.
     package init(
         _ configuration: CallConfiguration, _ view: ClusterView, _ entities: EntityRegistry,
         _ sessions: SessionService, _ store: any RecordStore, _ runtime: EntityRuntime, _ dispatcher: NodeDispatcher,
-        pusher: any CallPusher, machines: any AnsweringMachines, log: Logger
+        pusher: any CallPusher, machines: any AnsweringMachines, log: Logger,
+        onEnded: @escaping @Sendable (EndedCall) async throws(ApusError) -> Void
     ) {
-        (self.pusher, self.machines) = (pusher, machines)
+        (self.pusher, self.machines, self.onEnded) = (pusher, machines, onEnded)
         let (pushes, pushFeed) = AsyncStream<CallPush>.makeStream(bufferingPolicy: .bufferingOldest(Self.pushesMax))
         self.pushes = pushes
         (self.configuration, self.view, self.entities, self.sessions) = (configuration, view, entities, sessions)
@@ -423,6 +428,8 @@ package final class CallService: Service, Sendable {
     private func writeRecord(of state: CallState) async {
         guard let id = CallID(rawValue: state.id), let call = try? ref(id) else { return }
         do throws(ApusError) {
+            // First: when this node dies meanwhile, the call asks again as long as it has no record.
+            try await onEnded(EndedCall(state))
             try await records.write(state)
             try call.tell(CallNote.with { $0.kind = .recordWritten })
         } catch {

@@ -42,6 +42,14 @@ extension CommandService {
             try await setOrder(order, of: try Self.device(request.device), call)
             return ClientSetCommandOrderResponse()
         }
+        api.on(ClientCheckLocalAccessRequest.self) { [self] request, call throws(ApusError) in
+            guard let device = call.session.device else { throw ApusError(.notAllowed, "a device checks this") }
+            guard let user = RelayUser(request.user, expires: request.expiresS) else {
+                throw ApusError(.badParameter, "the user is none of the cluster")
+            }
+            try await sessions.check(user, controls: device)
+            return ClientCheckLocalAccessResponse()
+        }
     }
 
     private func addSending(to api: inout ClientAPI) {
@@ -166,7 +174,8 @@ extension ClientCommandDelivery {
         let entry = message.entry
         (id, path, noAnswer) = (Hexadecimal.text(entry.id), entry.path, entry.noAnswer)
         if entry.path.isEmpty { data = entry.content } else { json = String(decoding: entry.content, as: UTF8.self) }
-        (ttlMs, acknowledge) = (UInt32(clamping: message.ttlMs), message.acknowledge)
+        (ttlMs, acknowledge, sender) = (UInt32(clamping: message.ttlMs), message.acknowledge, entry.sender)
+        (user, userExpiresS) = (entry.origin.user, entry.origin.expiresS)
     }
 }
 

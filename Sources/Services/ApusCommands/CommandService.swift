@@ -38,7 +38,7 @@ package final class CommandService: Service, DeviceReader, Sendable {
     let configuration: CommandConfiguration
     private let view: ClusterView
     private let entities: EntityRegistry
-    private let sessions: SessionService
+    let sessions: SessionService
     private let products: ProductService
     private let connections: AnnouncedConnections<DeviceID>
     private let waiting = Mutex(Waits())
@@ -96,11 +96,25 @@ package final class CommandService: Service, DeviceReader, Sendable {
     ) async throws(ApusError) -> CommandEntry {
         let presence = try await sessions.inspect(device, for: call.session, subscribe: false, control: true).get()
         if let action = content.action {
+            try Self.check(action, ttl: ttl, call.session)
             try await products.checkAction(
                 action, json: ArraySlice(content.bytes), of: device, timeout: try call.timeLeft())
         }
         return try await submit(
             content, id: id, to: device, presence, noAnswer: noAnswer, ttl: ttl, until: until, call)
+    }
+
+    /// The action with which an app asks a device for local access (docs/local-access.md).
+    private static let localAccess = "_localAccess"
+
+    /// - Throws: 12004 if the token is for certain devices only, which does not include access that outlasts it; 21031
+    ///   if the command is to be kept.
+    private static func check(_ action: String, ttl: Duration?, _ session: Session) throws(ApusError) {
+        guard action == localAccess else { return }
+        guard session.allowedDevices == nil else {
+            throw ApusError(.notAllowed, "the token is for certain devices only")
+        }
+        guard ttl == nil else { throw ApusError(.badParameter, "local access is given at once, or not at all") }
     }
 
     /// As ``send(_:id:to:noAnswer:ttl:until:_:)``, for a client that may do so.
@@ -113,6 +127,11 @@ package final class CommandService: Service, DeviceReader, Sendable {
         let submit = CommandSubmit.with {
             ($0.id, $0.path, $0.content, $0.noAnswer) = (id, content.path, content.bytes, noAnswer)
             ($0.sender, $0.waiter) = (call.session.access.rawValue, waiter)
+            if content.action == Self.localAccess {
+                $0.origin = .with {
+                    ($0.user, $0.expiresS) = (RelayUser(call.session).text, call.session.token.expires)
+                }
+            }
         }
         let wait = CommandWait(until: until)
         let key = Waiting(device: device.rawValue, id: id)

@@ -71,6 +71,7 @@ extension CommandState {
             ($0.noAnswer, $0.sender, $0.digest, $0.status) = (message.noAnswer, message.sender, digest, .queued)
             ($0.createdMs, $0.changedMs, $0.expiresMs) = (now, now, now + message.ttlMs)
             if message.waiter.until > .queued { $0.waiters = [message.waiter] }
+            if message.hasOrigin { $0.origin = message.origin }
         }
         guard open.count < configuration.openMax,
             open.reduce(new.byteCount, { $0 + $1.byteCount }) <= configuration.openByteCountMax,
@@ -287,7 +288,7 @@ extension CommandEntry {
     /// What it takes of the state, at most.
     package var byteCount: Int {
         CommandState.entryByteCount + path.utf8.count + content.count + sender.utf8.count + message.utf8.count
-            + answer.count
+            + answer.count + origin.user.utf8.count
     }
 
     package func hasReached(_ wanted: CommandStatus) -> Bool { hasEnded || status >= wanted }

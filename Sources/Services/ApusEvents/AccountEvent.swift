@@ -6,7 +6,7 @@ import SwiftProtobuf
 
 /// The kinds of events that a hook may ask for.
 enum HookEventKind: String, CaseIterable {
-    case alarm, share, system, property
+    case alarm, share, system, property, call
 }
 
 extension ClientAccountEvent {
@@ -47,6 +47,8 @@ struct HookEvent {
     /// JSON; empty if there is none.
     var data: String
     var timeMs: Int64
+    /// Part of its id. Whoever passes an event on again uses the same number and time.
+    var number = UInt64.random(in: 0...(.max))
 
     /// - Parameter id: the same for each repetition.
     func json(id: String) -> String {

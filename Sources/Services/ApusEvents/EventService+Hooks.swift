@@ -123,10 +123,9 @@ extension EventService {
     /// Writes an event for the hooks that ask for it. The events are durable when this returns.
     func enqueue(_ event: HookEvent, customer: String) async throws(ApusError) {
         for hook in try await hooks.hooks(of: customer, in: records) where hook.events.contains(event.kind.rawValue) {
-            let number = UInt64.random(in: 0...(.max))
-            let id = "\(event.timeMs)-" + String(number, radix: 16)
+            let id = "\(event.timeMs)-" + String(event.number, radix: 16)
             let stored = HookStoredEvent.with {
-                ($0.customer, $0.hook, $0.timeMs, $0.number) = (customer, hook.hook, event.timeMs, number)
+                ($0.customer, $0.hook, $0.timeMs, $0.number) = (customer, hook.hook, event.timeMs, event.number)
                 $0.json = Data(event.json(id: id).utf8)
             }
             try await records.write(stored)

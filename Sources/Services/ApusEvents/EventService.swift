@@ -87,10 +87,7 @@ package final class EventService: Service, Sendable {
         }
         api.on(ClientNotifyAccountRequest.self, byteCountMax: 16 << 10) { [self] request, call throws(ApusError) in
             let account = try AccountID(checking: request.account, "the account")
-            let event = try ClientAccountEvent(
-                .system, name: request.name, json: request.json, device: nil, at: now)
-            let customer = try await sessions.user(account)?.customer.rawValue ?? CustomerID.none
-            try await publish(event, to: [account], owner: account, customer: customer, request: call.request)
+            try await notify(account, request.name, json: request.json, device: nil, request: call.request)
             return ClientNotifyAccountResponse()
         }
         addHookRequests(to: &api)
@@ -135,6 +132,18 @@ package final class EventService: Service, Sendable {
             customer: record.customer?.rawValue ?? CustomerID.none, request: call.request)
     }
 
+    /// Sends a notice of topic `system` to an account, and to the hooks of its customer.
+    ///
+    /// - Parameter request: names the notice where it may be sent again.
+    /// - Throws: 21031 if the name or the JSON is not valid, otherwise as ``EntityRef/ask(_:timeout:call:)``.
+    package func notify(
+        _ account: AccountID, _ name: String, json: String, device: DeviceID?, request: RequestID?
+    ) async throws(ApusError) {
+        let event = try ClientAccountEvent(.system, name: name, json: json, device: device, at: now)
+        let customer = try await sessions.user(account)?.customer.rawValue ?? CustomerID.none
+        try await publish(event, to: [account], owner: account, customer: customer, request: request)
+    }
+
     private func publish(
         _ event: ClientAccountEvent, to accounts: [AccountID], owner: AccountID, customer: String,
         request: RequestID? = nil
@@ -151,6 +160,33 @@ package final class EventService: Service, Sendable {
             try await topics.publish(event, to: topic, request: request)
         }
         reported.increment()
+    }
+
+    /// Passes the end of a call to the hooks of its parties' customers. They are durable when this returns.
+    ///
+    /// - Parameters:
+    ///   - call: its id; the same call has the same event.
+    ///   - reason: the name of the event.
+    ///   - json: the record of the call.
+    ///   - devices: those that took part.
+    ///   - accounts: as `devices`.
+    ///   - time: of the end, in Unix milliseconds.
+    /// - Throws: 10021, 10005 and 10010 if a hook's events cannot be written now.
+    package func ended(
+        call: String, reason: String, json: String, devices: [DeviceID], accounts: [AccountID], at time: Int64
+    ) async throws(ApusError) {
+        guard try await hooks.isUsed(in: records) else { return }
+        var customers: Set<String> = []
+        for device in devices {
+            customers.insert(try await sessions.record(of: device)?.customer?.rawValue ?? CustomerID.none)
+        }
+        for account in accounts {
+            customers.insert(try await sessions.user(account)?.customer.rawValue ?? CustomerID.none)
+        }
+        let event = HookEvent(
+            kind: .call, name: reason, device: devices.first?.rawValue ?? "", account: accounts.first?.rawValue ?? "",
+            data: json, timeMs: time, number: StableHash.hash(call))
+        for customer in customers { try await enqueue(event, customer: customer) }
     }
 
     /// Delivers the events of hooks whose queues are at this node, until the node stops.

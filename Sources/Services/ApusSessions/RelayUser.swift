@@ -1,7 +1,7 @@
 package import ApusCore
 
-/// A client as a user of the relays: its identity within its account, to which quotas apply, and the mark of its token,
-/// by which its credentials are revoked (D8).
+/// A client as a user of the relays and of devices in its own network: its identity within its account, to which quotas
+/// apply, and the mark of its token, by which its credentials are revoked (D8, IV-D14).
 /// Its form in a relay's user name is `ACCOUNT/IDENTITY;access=ACCESS;token=ISSUED.TAG`, with both numbers in
 /// hexadecimal. The relay counts the part before the semicolon as one user.
 ///

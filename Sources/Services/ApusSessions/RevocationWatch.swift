@@ -10,7 +10,7 @@ import Synchronization
 ///
 /// Isolation: any thread.
 package final class RevocationWatch: Sendable {
-    private let records: SessionRecords
+    let records: SessionRecords
     private let log: Logger
     private struct State {
         var list = RevocationList()

@@ -70,7 +70,7 @@ enum Requirements {
         Row("IV-D11", "raw data to a device, with and without an answer"),
         Row("IV-D12", "raw data to a server"),
         Row("IV-D13", "the same message while one is in flight"),
-        Row("IV-D14", "writes over the local network", isMissing: true),
+        Row("IV-D14", "writes over the local network"),
         Row("IV-D15", "ids, acknowledgements and repetitions of commands"),
         Row("IV-E1", "a query for new firmware"),
         Row("CALL-1", "whether a device has two-way video"),

@@ -269,7 +269,9 @@ public struct LinkStateMachine: Sendable {
             self.active = nil
             lostSince = now
             failuresInRound = 0
-            let spread = active.welcome.reconnectSpread
+            // Where the node has ended this connection alone, there are no others to be spread from.
+            let isNodeGone = node.isEmpty || error?.code == .shuttingDown
+            let spread = isNodeGone ? active.welcome.reconnectSpread : .zero
             isOneOfMany = spread > .zero
             if !hasStreams { notBefore = now + spread * random.nextUnit() }
             return attempts.isEmpty ? connectNext(now: now) : advance(now: now)

@@ -27,8 +27,11 @@ public final class DeviceCommands: Sendable {
     /// device is answered as 20103.
     public typealias Read = @Sendable (_ path: String) async throws(ApusError) -> String
 
+    /// As ``Action``, with who has sent it.
+    typealias DeliveryAction = @Sendable (_ delivery: ClientCommandDelivery) async throws(ApusError) -> String
+
     private struct State: Sendable {
-        var actions: [String: Action] = [:]
+        var actions: [String: DeliveryAction] = [:]
         var receive: Receive?
         var read: Read?
         var ledger: CommandLedger
@@ -66,6 +69,21 @@ public final class DeviceCommands: Sendable {
 
     /// Sets what carries out the action `Action.NAME`.
     public func onAction(_ name: String, _ action: @escaping Action) {
+        onDelivery(name) { delivery throws(ApusError) in try await action(delivery.json) }
+    }
+
+    /// Sets what carries out the action `Action.NAME` and wants to know who has sent it: its access id, which is empty
+    /// if the cluster's nodes are of an earlier version.
+    public func onAction(
+        _ name: String,
+        bySender action:
+            @escaping @Sendable (_ sender: String, _ json: String) async throws(ApusError)
+            -> String
+    ) {
+        onDelivery(name) { delivery throws(ApusError) in try await action(delivery.sender, delivery.json) }
+    }
+
+    func onDelivery(_ name: String, _ action: @escaping DeliveryAction) {
         state.withLock { $0.actions["Action.\(name)"] = action }
     }
 
@@ -171,7 +189,7 @@ public final class DeviceCommands: Sendable {
         if work.command.noAnswer { group.addTask { await self.acknowledge(work.id) } }
         var answer = CommandLedger.Answer(code: 0, message: "", content: [], isAction: isAction)
         do throws(ApusError) {
-            if let action, isAction { answer.content = Array(try await action(work.command.json).utf8) }
+            if let action, isAction { answer.content = Array(try await action(work.command).utf8) }
             if let receive, !isAction { answer.content = try await receive(Array(work.command.data)) }
             guard answer.content.count <= ClientSession.commandByteCountMax else {
                 throw ApusError(.messageTooLarge, "the answer of the device is too long")
@@ -191,7 +209,7 @@ public final class DeviceCommands: Sendable {
     }
 
     /// Gives the value at a path that is not one of an action, and reports it first.
-    private func reading(_ path: String, _ read: Read?) -> Action? {
+    private func reading(_ path: String, _ read: Read?) -> DeliveryAction? {
         let parts = path.split(separator: ".")
         guard let read, parts.count == 2, let name = ["ProReadonly": "stVal", "ProWritable": "setVal"][parts[0]] else {
             return nil

@@ -27,6 +27,11 @@ struct DeviceCommand: AsyncParsableCommand {
     @Flag(help: "Answer raw data with the same data.") var echo = false
     @Option(help: "Note the commands in this file, so that each is carried out once, also after a restart.")
     var journal: String?
+    @Option(help: "Let apps in this network change settings without the cluster, at this port. 0: any port.")
+    var localPort: UInt16?
+    @Option(help: "Listen for them at this address.") var localHost = "0.0.0.0"
+    @Option(help: "Keep the secret of their access in this file, so that it survives a restart.")
+    var localSecret: String?
     @OptionGroup var firmware: FirmwareOptions
     @Option(help: "Stop after this number of seconds.") var seconds: Double?
     @OptionGroup var connection: ConnectOptions
@@ -43,6 +48,7 @@ struct DeviceCommand: AsyncParsableCommand {
         guard (setting + action).allSatisfy({ $0.contains("=") }) else {
             throw ValidationError("--setting and --action must be NAME=JSON.")
         }
+        guard localPort == nil || !setting.isEmpty else { throw ValidationError("--local-port needs --setting.") }
     }
 
     func run() async throws {
@@ -74,10 +80,12 @@ struct DeviceCommand: AsyncParsableCommand {
         }
         let commands = try makeCommands(session, log: log)
         commands.onRead { path throws(ApusError) in try values.value(path) }
+        let local = try localControl(session, device, commands, settings, log: log)
         let updater = try firmware.updater(of: product, session, log: log)
         let result = await ending.race(seconds: seconds) { () throws(ApusError) in
             async let _ = Self.keep(initial.isEmpty && product == nil ? nil : settings, ending)
             async let _ = Self.keep(commands, ending)
+            async let _ = Self.keep(local, ending)
             async let _ = Self.keep(updater, ending)
             try await agent.run()
         }
@@ -103,12 +111,33 @@ struct DeviceCommand: AsyncParsableCommand {
         }
     }
 
+    private static func keep(_ local: LocalControl?, _ ending: Ending) async {
+        do throws(ApusError) {
+            try await local?.run()
+        } catch {
+            if error.code != .cancelled { ending.end(error) }
+        }
+    }
+
     private static func keep(_ updater: FirmwareUpdater?, _ ending: Ending) async {
         do throws(ApusError) {
             try await updater?.run()
         } catch {
             if error.code != .cancelled { ending.end(error) }
         }
+    }
+
+    private func localControl(
+        _ session: ClientSession, _ device: DeviceID, _ commands: DeviceCommands, _ settings: DeviceSettings,
+        log: Logger
+    ) throws(ApusError) -> LocalControl? {
+        guard let localPort else { return nil }
+        var configuration = LocalControl.Configuration()
+        configuration.bind = HostPort(host: localHost, port: Int(localPort))
+        configuration.secretFile = localSecret
+        return try LocalControl(
+            session: session, device: device, commands: commands, settings: settings, configuration: configuration,
+            log: log)
     }
 
     private static func pair(_ text: String) -> (name: String, json: String) {

@@ -10,7 +10,7 @@ struct PropertyCommand: ParsableCommand {
         commandName: "property", abstract: "Read, write and watch the model of a device.",
         subcommands: [
             PropertyGet.self, PropertySet.self, PropertyAdd.self, PropertyDelete.self, PropertyWatch.self,
-            PropertyReport.self,
+            PropertyReport.self, PropertyLocalAccess.self,
         ])
 }
 
@@ -76,13 +76,25 @@ struct PropertySet: AsyncParsableCommand {
     @Argument(help: "The path, such as ProWritable._logLevel or ProUser.room.val.") var path: String
     @Argument(help: #"The JSON: {"setVal":VALUE} for a leaf, VALUE for a path behind it."#) var json: String
     @Option(help: "Write only if the leaf has this version.") var ifVersion: UInt64?
+    @Option(help: "Write over the network that both are in, with the access in this file, and without the cluster.")
+    var local: String?
 
     private struct Report: Encodable {
         var path: String
         var pending: Bool
     }
 
+    func validate() throws {
+        guard local == nil || ifVersion == nil else {
+            throw ValidationError("The device knows no versions: --local and --if-version exclude each other.")
+        }
+    }
+
     func run() async throws {
+        if let local {
+            return try await PropertyLocalAccess.write(
+                path, json, to: try .argument(options.device, "the device"), with: local, options.output)
+        }
         try await options.run { [output = options.output, path, json, ifVersion] session, device throws(ApusError) in
             let isPending = try await session.writeProperty(of: device, path: path, json: json, ifVersion: ifVersion)
             try output.show(

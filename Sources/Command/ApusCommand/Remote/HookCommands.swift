@@ -35,7 +35,7 @@ struct PutHookCommand: AsyncParsableCommand {
     @ParentCommand var hooks: HooksCommand
     @Argument(help: "The name of the hook.") var hook: String
     @Argument(help: "http://… or https://…") var url: String
-    @Option(help: "Send it these events: alarm, share, system, property. Repeatable.") var event: [String] = []
+    @Option(help: "Send it these events: alarm, share, system, property, call. Repeatable.") var event: [String] = []
     @Flag(help: "Pass it raw data of apps and devices.") var messages = false
     @Flag(help: "Make a new secret. Requests are signed with the old one, too, for a day.") var newSecret = false
 

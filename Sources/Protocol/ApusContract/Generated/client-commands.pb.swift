@@ -320,6 +320,14 @@ public nonisolated struct ClientCommandDelivery: Sendable {
   /// Somebody waits for the acknowledgement. Otherwise an answer that follows soon is enough.
   public var acknowledge: Bool = false
 
+  /// The access id of the client that has sent it; empty from nodes of earlier versions.
+  public var sender: String = String()
+
+  /// Of Action._localAccess: the client and its token, for local.check, and the end of the token in Unix seconds.
+  public var user: String = String()
+
+  public var userExpiresS: Int64 = 0
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -731,7 +739,7 @@ nonisolated extension ClientSetCommandOrderResponse: SwiftProtobuf.Message, Swif
 
 nonisolated extension ClientCommandDelivery: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".CommandDelivery"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}path\0\u{1}json\0\u{1}data\0\u{3}no_answer\0\u{3}ttl_ms\0\u{1}acknowledge\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}path\0\u{1}json\0\u{1}data\0\u{3}no_answer\0\u{3}ttl_ms\0\u{1}acknowledge\0\u{1}sender\0\u{1}user\0\u{3}user_expires_s\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -746,6 +754,9 @@ nonisolated extension ClientCommandDelivery: SwiftProtobuf.Message, SwiftProtobu
       case 5: try { try decoder.decodeSingularBoolField(value: &self.noAnswer) }()
       case 6: try { try decoder.decodeSingularUInt32Field(value: &self.ttlMs) }()
       case 7: try { try decoder.decodeSingularBoolField(value: &self.acknowledge) }()
+      case 8: try { try decoder.decodeSingularStringField(value: &self.sender) }()
+      case 9: try { try decoder.decodeSingularStringField(value: &self.user) }()
+      case 10: try { try decoder.decodeSingularInt64Field(value: &self.userExpiresS) }()
       default: break
       }
     }
@@ -773,6 +784,15 @@ nonisolated extension ClientCommandDelivery: SwiftProtobuf.Message, SwiftProtobu
     if self.acknowledge != false {
       try visitor.visitSingularBoolField(value: self.acknowledge, fieldNumber: 7)
     }
+    if !self.sender.isEmpty {
+      try visitor.visitSingularStringField(value: self.sender, fieldNumber: 8)
+    }
+    if !self.user.isEmpty {
+      try visitor.visitSingularStringField(value: self.user, fieldNumber: 9)
+    }
+    if self.userExpiresS != 0 {
+      try visitor.visitSingularInt64Field(value: self.userExpiresS, fieldNumber: 10)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -784,6 +804,9 @@ nonisolated extension ClientCommandDelivery: SwiftProtobuf.Message, SwiftProtobu
     if lhs.noAnswer != rhs.noAnswer {return false}
     if lhs.ttlMs != rhs.ttlMs {return false}
     if lhs.acknowledge != rhs.acknowledge {return false}
+    if lhs.sender != rhs.sender {return false}
+    if lhs.user != rhs.user {return false}
+    if lhs.userExpiresS != rhs.userExpiresS {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

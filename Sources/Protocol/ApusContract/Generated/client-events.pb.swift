@@ -38,7 +38,7 @@ public nonisolated enum ClientAccountEventTopic: SwiftProtobuf.Enum, Swift.CaseI
   /// Who may use a device has changed.
   case share // = 2
 
-  /// A notice of the operators.
+  /// A notice of the operators or of the cluster.
   case system // = 3
   case UNRECOGNIZED(Int)
 
@@ -84,7 +84,8 @@ public nonisolated struct ClientAccountEvent: Sendable {
 
   public var topic: ClientAccountEventTopic = .unspecified
 
-  /// Such as motion. Of topic share: bound, transferred, unbound, shared or unshared.
+  /// Such as motion. Of topic share: bound, transferred, unbound, shared or unshared. Of topic system: message, which an
+  /// answering machine has taken, or the name of a notice.
   public var name: String = String()
 
   /// The device that it concerns; empty for a notice of the operators.
@@ -200,7 +201,7 @@ public nonisolated struct ClientHook: Sendable {
   /// http://… or https://…
   public var url: String = String()
 
-  /// The events that it receives: alarm, share, system, property. Empty: none.
+  /// The events that it receives: alarm, share, system, property, call. Empty: none.
   public var events: [String] = []
 
   /// It takes raw data of the integrator's apps and devices.

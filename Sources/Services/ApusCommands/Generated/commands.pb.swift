@@ -237,11 +237,37 @@ package nonisolated struct CommandEntry: @unchecked Sendable {
     set {_uniqueStorage()._waiters = newValue}
   }
 
+  package var origin: CommandOrigin {
+    get {_storage._origin ?? CommandOrigin()}
+    set {_uniqueStorage()._origin = newValue}
+  }
+  /// Returns true if `origin` has been explicitly set.
+  package var hasOrigin: Bool {_storage._origin != nil}
+  /// Clears the value of `origin`. Subsequent reads from it will return its default value.
+  package mutating func clearOrigin() {_uniqueStorage()._origin = nil}
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
 
   fileprivate var _storage = _StorageClass.defaultInstance
+}
+
+/// Of Action._localAccess: by which the device learns whether its sender may still control it
+package nonisolated struct CommandOrigin: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// The client and its token, as relays know it.
+  package var user: String = String()
+
+  /// The end of the token, in Unix seconds.
+  package var expiresS: Int64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
 }
 
 /// A connection of the device
@@ -308,11 +334,21 @@ package nonisolated struct CommandSubmit: Sendable {
   /// Clears the value of `waiter`. Subsequent reads from it will return its default value.
   package mutating func clearWaiter() {self._waiter = nil}
 
+  package var origin: CommandOrigin {
+    get {_origin ?? CommandOrigin()}
+    set {_origin = newValue}
+  }
+  /// Returns true if `origin` has been explicitly set.
+  package var hasOrigin: Bool {self._origin != nil}
+  /// Clears the value of `origin`. Subsequent reads from it will return its default value.
+  package mutating func clearOrigin() {self._origin = nil}
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
 
   fileprivate var _waiter: CommandWaiter? = nil
+  fileprivate var _origin: CommandOrigin? = nil
 }
 
 /// What is known of a command; unspecified: nothing
@@ -668,7 +704,7 @@ nonisolated extension CommandWaiter: SwiftProtobuf.Message, SwiftProtobuf._Messa
 
 nonisolated extension CommandEntry: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Entry"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}path\0\u{1}content\0\u{3}no_answer\0\u{1}sender\0\u{1}digest\0\u{1}status\0\u{3}created_ms\0\u{3}changed_ms\0\u{3}expires_ms\0\u{3}sent_ms\0\u{1}deliveries\0\u{1}code\0\u{1}message\0\u{1}answer\0\u{3}is_assumed\0\u{1}waiters\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}path\0\u{1}content\0\u{3}no_answer\0\u{1}sender\0\u{1}digest\0\u{1}status\0\u{3}created_ms\0\u{3}changed_ms\0\u{3}expires_ms\0\u{3}sent_ms\0\u{1}deliveries\0\u{1}code\0\u{1}message\0\u{1}answer\0\u{3}is_assumed\0\u{1}waiters\0\u{1}origin\0")
 
   fileprivate class _StorageClass {
     var _id: Data = Data()
@@ -688,6 +724,7 @@ nonisolated extension CommandEntry: SwiftProtobuf.Message, SwiftProtobuf._Messag
     var _answer: Data = Data()
     var _isAssumed: Bool = false
     var _waiters: [CommandWaiter] = []
+    var _origin: CommandOrigin? = nil
 
       // This property is used as the initial default value for new instances of the type.
       // The type itself is protecting the reference to its storage via CoW semantics.
@@ -715,6 +752,7 @@ nonisolated extension CommandEntry: SwiftProtobuf.Message, SwiftProtobuf._Messag
       _answer = source._answer
       _isAssumed = source._isAssumed
       _waiters = source._waiters
+      _origin = source._origin
     }
   }
 
@@ -750,6 +788,7 @@ nonisolated extension CommandEntry: SwiftProtobuf.Message, SwiftProtobuf._Messag
         case 15: try { try decoder.decodeSingularBytesField(value: &_storage._answer) }()
         case 16: try { try decoder.decodeSingularBoolField(value: &_storage._isAssumed) }()
         case 17: try { try decoder.decodeRepeatedMessageField(value: &_storage._waiters) }()
+        case 18: try { try decoder.decodeSingularMessageField(value: &_storage._origin) }()
         default: break
         }
       }
@@ -758,6 +797,10 @@ nonisolated extension CommandEntry: SwiftProtobuf.Message, SwiftProtobuf._Messag
 
   package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
     try withExtendedLifetime(_storage) { (_storage: _StorageClass) in
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every if/case branch local when no optimizations
+      // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+      // https://github.com/apple/swift-protobuf/issues/1182
       if !_storage._id.isEmpty {
         try visitor.visitSingularBytesField(value: _storage._id, fieldNumber: 1)
       }
@@ -809,6 +852,9 @@ nonisolated extension CommandEntry: SwiftProtobuf.Message, SwiftProtobuf._Messag
       if !_storage._waiters.isEmpty {
         try visitor.visitRepeatedMessageField(value: _storage._waiters, fieldNumber: 17)
       }
+      try { if let v = _storage._origin {
+        try visitor.visitSingularMessageField(value: v, fieldNumber: 18)
+      } }()
     }
     try unknownFields.traverse(visitor: &visitor)
   }
@@ -835,10 +881,46 @@ nonisolated extension CommandEntry: SwiftProtobuf.Message, SwiftProtobuf._Messag
         if _storage._answer != rhs_storage._answer {return false}
         if _storage._isAssumed != rhs_storage._isAssumed {return false}
         if _storage._waiters != rhs_storage._waiters {return false}
+        if _storage._origin != rhs_storage._origin {return false}
         return true
       }
       if !storagesAreEqual {return false}
     }
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension CommandOrigin: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Origin"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}user\0\u{3}expires_s\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.user) }()
+      case 2: try { try decoder.decodeSingularInt64Field(value: &self.expiresS) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.user.isEmpty {
+      try visitor.visitSingularStringField(value: self.user, fieldNumber: 1)
+    }
+    if self.expiresS != 0 {
+      try visitor.visitSingularInt64Field(value: self.expiresS, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CommandOrigin, rhs: CommandOrigin) -> Bool {
+    if lhs.user != rhs.user {return false}
+    if lhs.expiresS != rhs.expiresS {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -926,7 +1008,7 @@ nonisolated extension CommandState: SwiftProtobuf.Message, SwiftProtobuf._Messag
 
 nonisolated extension CommandSubmit: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Submit"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}path\0\u{1}content\0\u{3}no_answer\0\u{1}sender\0\u{3}ttl_ms\0\u{1}waiter\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}path\0\u{1}content\0\u{3}no_answer\0\u{1}sender\0\u{3}ttl_ms\0\u{1}waiter\0\u{1}origin\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -941,6 +1023,7 @@ nonisolated extension CommandSubmit: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 5: try { try decoder.decodeSingularStringField(value: &self.sender) }()
       case 6: try { try decoder.decodeSingularInt64Field(value: &self.ttlMs) }()
       case 7: try { try decoder.decodeSingularMessageField(value: &self._waiter) }()
+      case 8: try { try decoder.decodeSingularMessageField(value: &self._origin) }()
       default: break
       }
     }
@@ -972,6 +1055,9 @@ nonisolated extension CommandSubmit: SwiftProtobuf.Message, SwiftProtobuf._Messa
     try { if let v = self._waiter {
       try visitor.visitSingularMessageField(value: v, fieldNumber: 7)
     } }()
+    try { if let v = self._origin {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 8)
+    } }()
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -983,6 +1069,7 @@ nonisolated extension CommandSubmit: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs.sender != rhs.sender {return false}
     if lhs.ttlMs != rhs.ttlMs {return false}
     if lhs._waiter != rhs._waiter {return false}
+    if lhs._origin != rhs._origin {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

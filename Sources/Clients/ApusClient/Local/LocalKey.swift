@@ -1,0 +1,49 @@
+package import ApusCore
+package import Crypto
+package import Foundation
+import NIOCore
+package import NIOSSL
+
+/// The key of the connections between an app and a device in its own network (IV-D14, docs/local-access.md).
+///
+/// Both sides agree on it with X25519 (RFC 7748), and send each other public keys alone, through the cluster. TLS 1.2
+/// with ECDHE and the key as a pre-shared key (RFC 5489, RFC 7905) authenticates both sides without certificates, and
+/// earlier connections stay secret if the key becomes known.
+package enum LocalKey {
+    /// The action with which an app asks for access.
+    package static let action = "_localAccess"
+    /// The longest frame, in bytes: a path and a value, with the quotes that JSON in a message needs.
+    package static let frameByteCountMax = 72 << 10
+
+    /// - Parameters:
+    ///   - identity: binds the key to what the device has granted.
+    /// - Returns: 32 bytes.
+    /// - Throws: 21031 if the other side's key is none.
+    package static func key(
+        _ own: Curve25519.KeyAgreement.PrivateKey, with other: some ContiguousBytes, identity: String,
+        of device: DeviceID
+    ) throws(ApusError) -> [UInt8] {
+        do {
+            let secret = try own.sharedSecretFromKeyAgreement(with: .init(rawRepresentation: other))
+            // A point of small order: anybody could compute the key (RFC 7748 §6.1).
+            guard !secret.withUnsafeBytes({ $0.allSatisfy { $0 == 0 } }) else { throw ApusError(.badParameter) }
+            let key = secret.hkdfDerivedSymmetricKey(
+                using: SHA256.self, salt: Data(identity.utf8), sharedInfo: Data("apus local access 1 \(device)".utf8),
+                outputByteCount: 32)
+            return key.withUnsafeBytes { Array($0) }
+        } catch {
+            throw ApusError(.badParameter, "the public key is not one of X25519")
+        }
+    }
+
+    /// The TLS configuration that both sides share.
+    package static func configuration() -> TLSConfiguration {
+        var configuration = TLSConfiguration.makePreSharedKeyConfiguration()
+        configuration.minimumTLSVersion = .tlsv12
+        configuration.maximumTLSVersion = .tlsv12
+        // TLS_ECDHE_PSK_WITH_CHACHA20_POLY1305_SHA256 (RFC 7905 §3)
+        configuration.cipherSuiteValues = [NIOTLSCipher(rawValue: 0xCCAC)]
+        configuration.shutdownTimeout = .seconds(1)
+        return configuration
+    }
+}

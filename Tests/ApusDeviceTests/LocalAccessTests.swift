@@ -1,0 +1,108 @@
+import ApusClient
+import ApusCore
+import ApusDevice
+import Crypto
+import Foundation
+import Testing
+
+@Suite("What a device grants to apps in its network (IV-D14)")
+struct LocalGrantsTests {
+    private static let lamp = DeviceID(unchecked: "lamp")
+    private static let secret = [UInt8](1...32)
+    private static let owner = "1700000000 local/phone;access=phone;token=1.2"
+    private let app = Curve25519.KeyAgreement.PrivateKey()
+
+    private func grants(_ secret: [UInt8] = secret, _ device: DeviceID = lamp) throws -> LocalGrants {
+        try LocalGrants(secret: secret, of: device)
+    }
+
+    private func granted(expires: Int64 = 1_000) throws -> (identity: String, key: Data) {
+        try grants().grant(to: app.publicKey.rawRepresentation, owner: Self.owner, expires: expires)
+    }
+
+    @Test("App and device have the same key, also after a restart of the device with its secret")
+    func agreement() throws {
+        let (identity, key) = try granted()
+        let own = try LocalKey.key(app, with: key, identity: identity, of: Self.lamp)
+        #expect(own.count == 32)
+        #expect(try grants().key(of: identity, at: 999) == own)
+        // Whoever hears the identity, or has access to another device with it, has another key.
+        let other = Curve25519.KeyAgreement.PrivateKey()
+        #expect(try LocalKey.key(other, with: key, identity: identity, of: Self.lamp) != own)
+        #expect(try LocalKey.key(app, with: key, identity: identity, of: DeviceID(unchecked: "door")) != own)
+        // A pre-shared key's identity has at most 128 bytes.
+        #expect(identity.utf8.count <= 128)
+    }
+
+    @Test("An identity that has expired, was changed, or is of another device or secret has no key")
+    func refused() throws {
+        let identity = try granted().identity
+        #expect(try grants().key(of: identity, at: 1_000) == nil)
+        #expect(try grants([UInt8](2...33)).key(of: identity, at: 1) == nil)
+        #expect(try grants(Self.secret, DeviceID(unchecked: "door")).key(of: identity, at: 1) == nil)
+        let bytes = [UInt8](try #require(Data(base64Encoded: identity)))
+        for index in bytes.indices {
+            var changed = bytes
+            changed[index] ^= 0x10
+            #expect(try grants().key(of: Data(changed).base64EncodedString(), at: 1) == nil, "byte \(index)")
+        }
+        for text in ["", "x", String(identity.dropLast(4)), identity + identity, "\u{0}"] {
+            #expect(try grants().key(of: text, at: 1) == nil)
+        }
+    }
+
+    @Test("An identity belongs to the client that asked for it")
+    func owners() throws {
+        let identity = try granted().identity
+        #expect(try grants().isGranted(identity, to: Self.owner))
+        #expect(try !grants().isGranted(identity, to: "1700000001 local/phone;access=phone;token=1.2"))
+        #expect(try !grants().isGranted("", to: Self.owner))
+    }
+
+    @Test("A public key that is none is refused, and so is a secret of another length (21031, 10022)")
+    func badKeys() throws {
+        for key in [Data(), Data(repeating: 1, count: 31), Data(repeating: 0, count: 32)] {
+            #expect(throws: ApusError.self) { try grants().grant(to: key, owner: Self.owner, expires: 1) }
+        }
+        #expect(throws: ApusError.self) { try grants([1, 2, 3]) }
+    }
+}
+
+@Suite("What may be changed over the local network (IV-D4, IV-D14)")
+struct LocalWriteTests {
+    @Test("Both forms of a write have the same result")
+    func forms() throws {
+        for (path, json) in [("ProWritable.volume", #"{"setVal":3}"#), ("ProWritable.volume.setVal", "3")] {
+            let (name, value) = try LocalWrite.setting(path, json)
+            #expect(name == "volume" && value == "3")
+        }
+        #expect(
+            try LocalWrite.setting("ProWritable.x", #"{"setVal":{"b":1,"a":[true,null]}}"#).json
+                == #"{"a":[true,null],"b":1}"#)
+        #expect(try LocalWrite.setting("ProWritable.x.setVal", #""text""#).json == #""text""#)
+    }
+
+    @Test(
+        "Each other write has its number",
+        arguments: [
+            ("ProWritable._logLevel", #"{"setVal":3}"#, ErrorCode.builtInSetting),
+            ("ProWritable._logLevel.setVal", "3", .builtInSetting),
+            ("ProReadonly.battery.stVal", "3", .pathIllegal), ("Action.open", #"{"ctlVal":1}"#, .pathIllegal),
+            ("ProUser.room.val", "1", .pathIllegal), ("prowritable.volume.setVal", "1", .pathIllegal),
+            ("ProWritable", "1", .pathIllegal), ("ProWritable.", "1", .pathIllegal), ("", "1", .pathIllegal),
+            ("ProWritable.volume.setVal.x", "1", .pathIllegal), ("ProWritable.volume.t", "1", .pathIllegal),
+            ("ProWritable.volume", "3", .jsonInvalid), ("ProWritable.volume", "{", .jsonInvalid),
+            ("ProWritable.volume", #"{"setVal":1,"t":2}"#, .jsonInvalid),
+            ("ProWritable.volume.setVal", "", .jsonInvalid),
+            ("ProWritable.volume.setVal", "1 2", .jsonInvalid),
+            ("ProWritable.volume.setVal", String(repeating: "[", count: 10_000), .jsonInvalid),
+            ("ProWritable.volume.setVal", "\"" + String(repeating: "x", count: 65_536) + "\"", .frameTooLarge),
+        ])
+    func refused(path: String, json: String, code: ErrorCode) {
+        #expect {
+            try LocalWrite.setting(path, json)
+        } throws: {
+            ($0 as? ApusError)?.code == code
+        }
+    }
+}
