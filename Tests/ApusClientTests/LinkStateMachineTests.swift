@@ -202,6 +202,28 @@ struct LinkStateMachineTests {
         #expect(streaming.closed(1, error: nil, now: time(50)).count == 1)
     }
 
+    @Test("A link that is wanted is not held back by an attempt that hangs")
+    func wantedBesideAnAttempt() throws {
+        var (machine, _) = lostOne(ofMany: 1, closed: false)
+        // The node falls silent: an attempt elsewhere begins, and then the connection breaks.
+        #expect(machine.tick(now: time(12_010)).count == 1)
+        _ = machine.closed(1, error: nil, now: time(12_020))
+        #expect(machine.wanted(now: time(12_030)).isEmpty)
+        let next = try #require(machine.nextTick(now: time(12_030)))
+        #expect(next <= time(12_010 + 1_000))
+        #expect(machine.tick(now: time(12_010 + 1_000)).contains { if case .connect = $0 { true } else { false } })
+    }
+
+    @Test("What is due at a moment is done at the next tick, also if something else happens first")
+    func dueTimes() throws {
+        var machine = machine(endpoints: [Self.endpoints[0]])
+        _ = machine.start(now: time(0))
+        _ = machine.tick(now: time(500))
+        // The attempt's time is over, and the tick for it is late.
+        #expect(machine.nextTick(now: time(8_005)) == time(8_025))
+        #expect(machine.tick(now: time(8_025)).contains(.drop(1)))
+    }
+
     @Test("Wants do not shorten the wait after a round in which every endpoint has failed")
     func wantedInVain() {
         var (machine, _) = lostOne(ofMany: 1)

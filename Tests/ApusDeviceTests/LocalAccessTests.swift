@@ -25,7 +25,7 @@ struct LocalGrantsTests {
         let (identity, key) = try granted()
         let own = try LocalKey.key(app, with: key, identity: identity, of: Self.lamp)
         #expect(own.count == 32)
-        #expect(try grants().key(of: identity, at: 999) == own)
+        #expect(try grants().key(of: identity, at: 999, lifetime: 1_000) == own)
         // Whoever hears the identity, or has access to another device with it, has another key.
         let other = Curve25519.KeyAgreement.PrivateKey()
         #expect(try LocalKey.key(other, with: key, identity: identity, of: Self.lamp) != own)
@@ -37,18 +37,28 @@ struct LocalGrantsTests {
     @Test("An identity that has expired, was changed, or is of another device or secret has no key")
     func refused() throws {
         let identity = try granted().identity
-        #expect(try grants().key(of: identity, at: 1_000) == nil)
-        #expect(try grants([UInt8](2...33)).key(of: identity, at: 1) == nil)
-        #expect(try grants(Self.secret, DeviceID(unchecked: "door")).key(of: identity, at: 1) == nil)
+        #expect(try grants().key(of: identity, at: 1_000, lifetime: 1_000) == nil)
+        #expect(try grants([UInt8](2...33)).key(of: identity, at: 1, lifetime: 1_000) == nil)
+        #expect(try grants(Self.secret, DeviceID(unchecked: "door")).key(of: identity, at: 1, lifetime: 1_000) == nil)
         let bytes = [UInt8](try #require(Data(base64Encoded: identity)))
         for index in bytes.indices {
             var changed = bytes
             changed[index] ^= 0x10
-            #expect(try grants().key(of: Data(changed).base64EncodedString(), at: 1) == nil, "byte \(index)")
+            #expect(
+                try grants().key(of: Data(changed).base64EncodedString(), at: 1, lifetime: 1_000) == nil,
+                "byte \(index)")
         }
         for text in ["", "x", String(identity.dropLast(4)), identity + identity, "\u{0}"] {
-            #expect(try grants().key(of: text, at: 1) == nil)
+            #expect(try grants().key(of: text, at: 1, lifetime: 1_000) == nil)
         }
+    }
+
+    @Test("A clock that is set back by more than a lifetime makes nothing valid again")
+    func clocks() throws {
+        let identity = try granted(expires: 10_000).identity
+        #expect(try grants().key(of: identity, at: 9_000, lifetime: 1_000) != nil)
+        #expect(try grants().key(of: identity, at: 8_999, lifetime: 1_000) == nil)
+        #expect(try grants().key(of: identity, at: 0, lifetime: 1_000) == nil)
     }
 
     @Test("An identity belongs to the client that asked for it")
@@ -96,7 +106,7 @@ struct LocalWriteTests {
             ("ProWritable.volume.setVal", "", .jsonInvalid),
             ("ProWritable.volume.setVal", "1 2", .jsonInvalid),
             ("ProWritable.volume.setVal", String(repeating: "[", count: 10_000), .jsonInvalid),
-            ("ProWritable.volume.setVal", "\"" + String(repeating: "x", count: 65_536) + "\"", .frameTooLarge),
+            ("ProWritable.volume.setVal", "\"" + String(repeating: "x", count: 32_768) + "\"", .frameTooLarge),
         ])
     func refused(path: String, json: String, code: ErrorCode) {
         #expect {

@@ -19,7 +19,7 @@ struct LocalAccessTests {
         let applied = Mutex<[String]>([])
         private let running = Mutex<Task<Void, Never>?>(nil)
 
-        init(_ cluster: Cluster, lifetime: Duration = .seconds(3600)) throws {
+        init(_ cluster: Cluster, lifetime: Duration = .seconds(3600), port: Int = 0) throws {
             session = try cluster.session(
                 node: 1, token: try cluster.token("--role", "device", "--device", "lamp"), role: .device)
             let log = ClientSession.loggingDisabled
@@ -32,7 +32,7 @@ struct LocalAccessTests {
             }
             let commands = DeviceCommands(session: session, log: log)
             var configuration = LocalControl.Configuration()
-            configuration.bind = HostPort(host: "127.0.0.1", port: 0)
+            configuration.bind = HostPort(host: "127.0.0.1", port: port)
             configuration.lifetime = lifetime
             configuration.secretFile = cluster.file("lamp.secret")
             configuration.checkTimeout = .milliseconds(500)
@@ -70,12 +70,9 @@ struct LocalAccessTests {
     func changes() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 30_740)
         defer { cluster.down() }
-        let lamp = try Lamp(cluster)
+        let lamp = try Lamp(cluster, port: 30_769)
         let app = try cluster.session(node: 2, token: try cluster.token("--role", "app"))
-        defer {
-            lamp.close()
-            app.close()
-        }
+        defer { app.close() }
         let access = try await eventually { () throws(ApusError) in try await app.localAccess(to: Self.lamp) }
         #expect(access.addresses.count == 1 && access.expires > Date())
         #expect(try await access.writeProperty(path: "ProWritable.brightness", json: #"{"setVal":5}"#) == "5")
@@ -97,13 +94,23 @@ struct LocalAccessTests {
 
         for node in 1...3 { #expect(try cluster.run("cluster", "kill", "\(node)").status == 0) }
         #expect(try await access.writeProperty(path: "ProWritable.brightness.setVal", json: "7") == "7")
+        // The device starts again, without a node from which it could have the values of its model.
+        lamp.close()
+        try await Task.sleep(for: .milliseconds(300))
+        let second = try Lamp(cluster, port: 30_769)
+        defer { second.close() }
+        try await eventually("the device listens") {
+            (try? await access.writeProperty(path: "ProWritable.brightness.setVal", json: "8")) == "8"
+        }
         for node in 1...3 {
             #expect(
                 try Cluster.run(["cluster", "restart", "\(node)", "--dir", cluster.directory]).status == 0)
         }
         try await eventually("the model has what was changed meanwhile") {
-            (try? await app.readProperty(of: Self.lamp, path: "ProWritable.brightness.setVal"))?.json == "7"
+            (try? await app.readProperty(of: Self.lamp, path: "ProWritable.brightness.setVal"))?.json == "8"
         }
+        try await Task.sleep(for: .seconds(1))
+        #expect(second.applied.withLock { $0 } == ["8"], "the model's older value is not applied")
     }
 
     @Test("Whoever loses the right, the token or the time cannot change a setting any more (8003, 12001, 12002, 12004)")

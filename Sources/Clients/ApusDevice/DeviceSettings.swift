@@ -59,14 +59,16 @@ public final class DeviceSettings: Sendable {
         }
         let value = await applied(name, json) { $0.unreported.insert(name) }
         unreportedFeed.yield()
-        return value
+        return value ?? json
     }
 
+    /// - Parameter unlessChanged: a value that the cluster does not know yet is not replaced, and nil is returned.
     private func applied(
-        _ name: String, _ json: String, _ change: @Sendable (inout State) -> Void = { _ in }
-    ) async -> String {
+        _ name: String, _ json: String, unlessChanged: Bool = false, _ change: @Sendable (inout State) -> Void
+    ) async -> String? {
         await turn.acquire()
         defer { turn.release() }
+        guard !unlessChanged || state.withLock({ !$0.unreported.contains(name) }) else { return nil }
         let value = await apply(name, json)
         state.withLock {
             $0.values[name] = value
@@ -110,25 +112,29 @@ public final class DeviceSettings: Sendable {
             }) {
                 // The session has ended: a later start reports it.
                 guard await reportAllowed("ProWritable.\(name).setVal", value, received: nil) else { return }
-                state.withLock { if $0.values[name] == value { $0.unreported.remove(name) } }
+                noteReport(of: name, value)
             }
         }
     }
 
     private func begin(_ name: String, _ json: String) async throws(ApusError) {
-        // It was changed while the cluster could not be reached: that value is reported, and not replaced.
-        guard state.withLock({ !$0.unreported.contains(name) }) else { return }
         let path = "ProWritable.\(name).setVal"
+        let found: ClientSession.Property
         do throws(ApusError) {
-            try await apply(
-                session.untilAnswered { [session, device] () throws(ApusError) in
-                    try await session.readProperty(of: device, path: path)
-                })
+            found = try await session.untilAnswered { [session, device] () throws(ApusError) in
+                try await session.readProperty(of: device, path: path)
+            }
         } catch {
             guard error.code == .propertyUnknown else { throw error }
-            try await report(path, json, received: nil)
-            state.withLock { $0.values[name] = $0.values[name] ?? json }
+            let value = state.withLock { state in
+                let value = state.values[name] ?? json
+                state.values[name] = value
+                return value
+            }
+            try await report(path, value, received: nil)
+            return noteReport(of: name, value)
         }
+        try await apply(found, unlessChanged: true)
     }
 
     private func applyPending() async throws(ApusError) {
@@ -138,11 +144,20 @@ public final class DeviceSettings: Sendable {
         for setting in pending { try await apply(setting) }
     }
 
-    /// - Parameter setting: a value at a path such as `ProWritable.volume.setVal`.
-    private func apply(_ setting: ClientSession.Property) async throws(ApusError) {
+    /// - Parameters:
+    ///   - setting: a value at a path such as `ProWritable.volume.setVal`.
+    ///   - unlessChanged: a value that was changed at the device meanwhile is not replaced.
+    private func apply(
+        _ setting: ClientSession.Property, unlessChanged: Bool = false
+    ) async throws(ApusError) {
         let name = String(setting.path.split(separator: ".")[1])
-        let value = await applied(name, setting.json) { $0.unreported.remove(name) }
+        let value = await applied(name, setting.json, unlessChanged: unlessChanged) { $0.unreported.remove(name) }
+        guard let value else {
+            unreportedFeed.yield()
+            return
+        }
         log.info("A setting was applied", metadata: ["apus.setting": "\(name)"])
+        defer { noteReport(of: name, value) }
         do throws(ApusError) {
             try await report(setting.path, value, received: setting.version)
         } catch {
@@ -152,14 +167,25 @@ public final class DeviceSettings: Sendable {
         }
     }
 
-    /// - Returns: false if it cannot be reported any more.
+    /// A report that was overtaken by another one may have replaced it in the model: the newest value is reported
+    /// again.
+    private func noteReport(of name: String, _ value: String) {
+        let isOld = state.withLock { state in
+            guard state.values[name] == value else { return state.unreported.insert(name).inserted || true }
+            state.unreported.remove(name)
+            return false
+        }
+        if isOld { unreportedFeed.yield() }
+    }
+
+    /// - Returns: false if nothing can be reported any more. A value that the cluster refuses remains at the device.
     private func reportAllowed(_ path: String, _ json: String, received: UInt64?) async -> Bool {
         do throws(ApusError) {
             try await report(path, json, received: received)
             return true
         } catch {
             log.warning("The value of a setting was not reported", metadata: Logger.facts(of: error))
-            return error.code == .pathIllegal || error.code == .jsonInvalid
+            return error.code != .cancelled && !error.code.ends(.session)
         }
     }
 

@@ -164,8 +164,11 @@ package struct AnsweringRecords: Sendable {
                     stored.append(message.body)
                 }
             } catch {
-                // Another node stores it.
-                guard error.code == .versionConflict else { throw error }
+                // Another node stores it. After another failure the rest is for the next time.
+                guard error.code == .versionConflict else {
+                    guard !stored.isEmpty else { throw error }
+                    return stored
+                }
             }
         }
         return stored

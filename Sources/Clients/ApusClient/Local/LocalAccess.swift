@@ -41,12 +41,14 @@ public struct LocalAccess: Sendable, Codable, CustomStringConvertible {
         let hello = ClientLocalHello.with { ($0.version, $0.user, $0.expiresS) = (1, grant.user, grant.userExpires) }
         let deadline = MonotonicTime.now() + timeout
         var last = ApusError(.connectFailed, "the device has no address")
-        for address in addresses {
+        let addresses = addresses
+        for (index, address) in addresses.enumerated() {
             let left = deadline - .now()
             guard left > .zero else { break }
             do throws(ApusError) {
                 return try await LocalExchange.run(
-                    hello, request, at: address, identity: grant.identity, key: [UInt8](key), timeout: left)
+                    hello, request, at: address, identity: grant.identity, key: [UInt8](key),
+                    handshakeTimeout: left / (addresses.count - index), timeout: left)
             } catch {
                 guard error.code == .connectFailed else { throw error }
                 last = error

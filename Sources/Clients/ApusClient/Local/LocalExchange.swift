@@ -29,7 +29,7 @@ final class LocalExchange: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     ///   21023 if the connection breaks after the request was sent.
     static func run(
         _ hello: ClientLocalHello, _ request: ClientLocalWriteRequest, at address: HostPort, identity: String,
-        key: [UInt8], timeout: Duration
+        key: [UInt8], handshakeTimeout: Duration, timeout: Duration
     ) async throws(ApusError) -> String {
         var configuration = LocalKey.configuration()
         configuration.pskClientProvider = { _ in
@@ -41,16 +41,20 @@ final class LocalExchange: ChannelInboundHandler, @unchecked Sendable {  // SAFE
             let context = try NIOSSLContext(configuration: configuration)
             let loop = MultiThreadedEventLoopGroup.singleton.next()
             let answer = loop.makePromise(of: String.self)
-            let alarm = loop.scheduleTask(in: TimeAmount(timeout)) { answer.fail(ApusError(.answerTimedOut)) }
-            defer { alarm.cancel() }
+            let exchange = LocalExchange(hello, request, answer)
+            let alarms = [
+                loop.scheduleTask(in: TimeAmount(handshakeTimeout)) {
+                    if !exchange.isSecured { answer.fail(ApusError(.connectFailed, "\(address) does not answer")) }
+                },
+                loop.scheduleTask(in: TimeAmount(timeout)) { answer.fail(ApusError(.answerTimedOut)) },
+            ]
+            defer { for alarm in alarms { alarm.cancel() } }
             let connecting = ClientBootstrap(group: loop)
-                .connectTimeout(TimeAmount(timeout))
+                .connectTimeout(TimeAmount(handshakeTimeout))
                 .channelInitializer { channel in
                     channel.eventLoop.makeCompletedFuture {
                         let tls = try NIOSSLClientHandler(context: context, serverHostname: nil)
-                        try channel.pipeline.syncOperations.addHandlers([
-                            tls, LocalExchange(hello, request, answer),
-                        ])
+                        try channel.pipeline.syncOperations.addHandlers([tls, exchange])
                     }
                 }
                 .connect(host: address.host, port: address.port)

@@ -304,7 +304,11 @@ extension ClientSession: ClientConnectionOwner {
         if connection === retiring { checkRetired() }
     }
 
-    func heard(_ connection: ClientConnection) { machine.heard(connection.id, now: .now()) }
+    func heard(_ connection: ClientConnection) {
+        machine.heard(connection.id, now: .now())
+        // The attempts beside it are not needed any more.
+        if active === connection, machine.attemptCount > 0 { schedule() }
+    }
 
     func becameWritable(_ connection: ClientConnection) {
         for stream in streams { stream.becameWritable(connection) }

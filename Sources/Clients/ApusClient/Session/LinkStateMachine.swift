@@ -331,11 +331,10 @@ public struct LinkStateMachine: Sendable {
 
     /// Somebody waits for the link: a client that waits for its turn connects now.
     public mutating func wanted(now: MonotonicTime) -> [Action] {
-        guard isStarted, !isStopped, active == nil, attempts.isEmpty, failuresInRound == 0 else { return [] }
         // A round that failed has its own wait.
-        guard backoff == configuration.backoffMin else { return [] }
+        guard isStarted, !isStopped, active == nil, backoff == configuration.backoffMin else { return [] }
         notBefore = min(notBefore, now)
-        return connectNext(now: now)
+        return attempts.isEmpty ? connectNext(now: now) : []
     }
 
     /// Streams are open from now on, or none is. The node has the time of an answer from here on.
@@ -385,19 +384,25 @@ public struct LinkStateMachine: Sendable {
     /// sleeps.
     public func nextTick(now: MonotonicTime) -> MonotonicTime? {
         guard isStarted, !isStopped else { return nil }
-        var times = retiring.map { [$0.until] } ?? []
+        // What is due already is done at the next tick.
+        let soon = now + Self.tickDelay
+        var times = retiring.map { [max($0.until, soon)] } ?? []
         if let active, !isSilent(active, now: now) {
-            times.append(attempts.isEmpty ? active.lastHeard + silenceMax(of: active) : now + Self.tickDelay)
+            times.append(attempts.isEmpty ? active.lastHeard + silenceMax(of: active) : soon)
         } else {
+            // These may have had their effect, or wait for something else.
+            var hints = [nextHedge, notBefore]
             for attempt in attempts where attempt.stage.isAwaited {
-                times += [attempt.since + delay(attempt.stage), attempt.since + timeout(attempt.stage)]
+                hints.append(attempt.since + delay(attempt.stage))
+                times.append(max(attempt.since + timeout(attempt.stage), soon))
             }
-            times += [attempts.isEmpty ? max(notBefore, now + Self.tickDelay) : notBefore, nextHedge]
+            if attempts.isEmpty { times.append(max(notBefore, soon)) }
             if let lostSince, active == nil, reported != .offline {
-                times.append(lostSince + configuration.offlineGrace)
+                times.append(max(lostSince + configuration.offlineGrace, soon))
             }
+            times += hints.filter { $0 > now }
         }
-        return times.filter { $0 > now }.min()
+        return times.min()
     }
     /// How soon ``tick(now:)`` is wanted if there is something to do already.
     private static let tickDelay = Duration.milliseconds(20)

@@ -31,8 +31,8 @@ public final class LocalControl: Sendable {
         public var connectionsMax = 16
         /// The time from the connect to the end of a change.
         public var connectionTimeout: Duration = .seconds(10)
-        /// How long the device waits for the cluster to say whether a client has the right, before it goes by the
-        /// access alone.
+        /// How long the device tries to reach the cluster, which says whether a client has the right, before it goes by
+        /// the access alone. After that it tries once for each change, for ten seconds.
         public var checkTimeout: Duration = .seconds(2)
         public init() {}
     }
@@ -43,7 +43,17 @@ public final class LocalControl: Sendable {
     private let grants: LocalGrants
     private let log: Logger
     private let port = Mutex<Int?>(nil)
-    /// Bounded by the connections.
+    private struct State: Sendable {
+        /// Changes in progress, also of connections that have closed.
+        var changeCount = 0
+        /// The cluster was not reached: until then it is tried once.
+        var unreachableUntil = MonotonicTime.zero
+    }
+    private let state = Mutex(State())
+    private static let checkPause = Duration.seconds(10)
+    /// Clocks of devices differ from one start to the next.
+    private static let clockSlack = Duration.seconds(300)
+    /// Bounded by the connections, and by the changes in progress.
     private let work: AsyncStream<@Sendable () async -> Void>
     private let workFeed: AsyncStream<@Sendable () async -> Void>.Continuation
 
@@ -96,9 +106,11 @@ public final class LocalControl: Sendable {
     private func add(_ channel: any Channel, to connections: LocalConnections) throws {
         let identity = LocalIdentity()
         var tls = LocalKey.configuration()
-        tls.pskServerProvider = { [grants] context in
+        tls.pskServerProvider = { [grants, lifetime] context in
             let name = context.clientIdentity
-            guard let key = grants.key(of: name, at: Self.now) else { throw ApusError(.tokenInvalid) }
+            guard let key = grants.key(of: name, at: Self.now, lifetime: lifetime) else {
+                throw ApusError(.tokenInvalid)
+            }
             identity.set(name)
             var bytes = NIOSSLSecureBytes()
             bytes.append(key)
@@ -170,9 +182,16 @@ public final class LocalControl: Sendable {
             throw ApusError(.tokenInvalid, "the access was granted to another client")
         }
         let (name, json) = try LocalWrite.setting(request.path, request.json)
+        let hasRoom = state.withLock { state in
+            guard state.changeCount < configuration.connectionsMax else { return false }
+            state.changeCount += 1
+            return true
+        }
+        guard hasRoom else { throw ApusError(.deviceBusy, "too many changes are in progress") }
+        defer { state.withLock { $0.changeCount -= 1 } }
         try await check(hello)
         // The time may have passed while the cluster was asked.
-        guard grants.key(of: identity, at: Self.now) != nil else { throw ApusError(.tokenExpired) }
+        guard grants.key(of: identity, at: Self.now, lifetime: lifetime) != nil else { throw ApusError(.tokenExpired) }
         let value = try await settings.write(name, json: json)
         log.notice("A setting was changed in the local network", metadata: ["apus.setting": "\(name)"])
         return value
@@ -182,14 +201,24 @@ public final class LocalControl: Sendable {
     private func check(_ hello: ClientLocalHello) async throws(ApusError) {
         let request = ClientCheckLocalAccessRequest.with { ($0.user, $0.expiresS) = (hello.user, hello.expiresS) }
         do throws(ApusError) {
-            _ = try await session.ask(request, timeout: configuration.checkTimeout)
-        } catch {
-            switch error.code {
-            case .illegalRelation, .notAllowed, .tokenInvalid, .tokenExpired, .badParameter: throw error
-            default: log.debug("A client's right cannot be checked now", metadata: Logger.facts(of: error))
+            let (now, timeout) = (MonotonicTime.now(), configuration.checkTimeout)
+            if now < state.withLock({ $0.unreachableUntil }) {
+                _ = try await session.ask(request, timeout: timeout)
+            } else {
+                _ = try await session.repeating(until: now + timeout) { [session] left throws(ApusError) in
+                    try await session.ask(request, timeout: left)
+                }
             }
+            state.withLock { $0.unreachableUntil = .zero }
+        } catch {
+            guard [.notConnected, .linkLost, .answerTimedOut, .unavailable].contains(error.code) else { throw error }
+            state.withLock { $0.unreachableUntil = .now() + Self.checkPause }
+            log.notice("The cluster cannot be asked for a client's right", metadata: Logger.facts(of: error))
         }
     }
+
+    /// Of access that was granted by a correct clock: an expiry that is farther away says that the clock is behind.
+    private var lifetime: Int64 { (configuration.lifetime + Self.clockSlack).components.seconds }
 
     // MARK: - The secret
 
@@ -197,10 +226,9 @@ public final class LocalControl: Sendable {
         let new = SymmetricKey(size: .bits256).withUnsafeBytes { [UInt8]($0) }
         guard let file else { return new }
         if let found = FileManager.default.contents(atPath: file) { return [UInt8](found) }
-        guard
-            FileManager.default.createFile(
-                atPath: file, contents: Data(new), attributes: [.posixPermissions: 0o600])
-        else { throw ApusError(.configurationInvalid, "the secret of local access cannot be written to \(file)") }
+        guard PrivateFile.create(file, new) else {
+            throw ApusError(.configurationInvalid, "the secret of local access cannot be written to \(file)")
+        }
         return new
     }
 }

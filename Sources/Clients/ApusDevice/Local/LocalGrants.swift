@@ -67,9 +67,13 @@ package struct LocalGrants: Sendable {
         return (identity, agreement.publicKey.rawRepresentation)
     }
 
-    /// The key of an identity; nil if it was not granted by this device, or has expired.
-    package func key(of identity: String, at now: Int64) -> [UInt8]? {
-        guard let bytes = granted(identity), now < expiry(bytes) else { return nil }
+    /// The key of an identity; nil if it was not granted by this device, has expired, or expires later than anything
+    /// that is granted now.
+    ///
+    /// - Parameter lifetime: the longest of what is granted, in seconds. It also bounds what a clock that is set back
+    ///   makes valid again.
+    package func key(of identity: String, at now: Int64, lifetime: Int64) -> [UInt8]? {
+        guard let bytes = granted(identity), now < expiry(bytes), expiry(bytes) - now <= lifetime else { return nil }
         return try? LocalKey.key(agreement, with: bytes[Layout.publicKey], identity: identity, of: device)
     }
 

@@ -4,7 +4,7 @@ import Foundation
 /// What a change over the local network may be (IV-D4, IV-D14).
 package enum LocalWrite {
     /// The longest value, in bytes, as in the model.
-    private static let byteCountMax = 64 << 10
+    private static let byteCountMax = 32 << 10
     private static let root = "ProWritable"
 
     /// - Parameters:

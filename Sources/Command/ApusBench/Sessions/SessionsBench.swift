@@ -85,7 +85,9 @@ struct BenchSessionsCommand: AsyncParsableCommand {
         say("\(devices.count) sessions after \(Int(passed.milliseconds / 1000)) s")
         try await Task.sleep(for: Self.idle)
         let after = try MemorySample(stage, names)
-        result.grew(from: before, to: after, sessions: sessions)
+        // A node that has its share of an account sends the others on.
+        let here = try stage.local.endpoint(of: names[0])
+        result.grew(from: before, to: after, sessions: sessions, here: devices.count { $0.endpoint == here })
         let (idleFrom, idleBusy) = (MonotonicTime.now(), try stage.busySeconds(of: names[0]))
         try await Task.sleep(for: Self.idle)
         let idle = (MonotonicTime.now() - idleFrom).milliseconds / 1000
@@ -107,7 +109,7 @@ struct BenchSessionsCommand: AsyncParsableCommand {
         for start in stride(from: 0, to: count, by: Self.batchCount) {
             var batch: [BenchDevice] = []
             for number in start..<min(start + Self.batchCount, count) {
-                batch.append(try await BenchDevice("device-\(first + number)", at: node, of: stage))
+                batch.append(try await BenchDevice(first + number, at: node, of: stage))
             }
             devices += batch
             let deadline = MonotonicTime.now() + .seconds(30)
@@ -179,32 +181,37 @@ struct BenchSessionsCommand: AsyncParsableCommand {
 final class BenchDevice: Sendable {
     private final class Link: Sendable {
         let isOnline = Mutex(false)
-        let connectedAt = Mutex(MonotonicTime.zero)
+        let connection = Mutex<(at: MonotonicTime, endpoint: HostPort)?>(nil)
     }
 
     private let link: Link
     private let session: ClientSession
 
-    init(_ name: String, at node: String, of stage: SignInStage) async throws(ApusError) {
+    init(_ number: Int, at node: String, of stage: SignInStage) async throws(ApusError) {
+        let name = "device-\(number)"
+        // As in a cluster with many accounts, none of which reaches its share of a node.
+        let account = AccountID(unchecked: "account-\(number % 64)")
         let link = Link()
         self.link = link
         session = try await stage.session(
-            .device, AccessID(unchecked: name), device: DeviceID(unchecked: name), first: node
+            .device, AccessID(unchecked: name), account: account, device: DeviceID(unchecked: name), first: node
         ) { state, _ in
             link.isOnline.withLock { $0 = state == .online }
         }
-        session.watchConnections { _ in link.connectedAt.withLock { $0 = .now() } }
+        session.watchConnections { endpoint in link.connection.withLock { $0 = (.now(), endpoint) } }
     }
 
     var isOnline: Bool { link.isOnline.withLock { $0 } }
 
     /// How long after this time its newest connection was made; nil if it is older.
     func connected(since time: MonotonicTime) -> Duration? {
-        let at = connectedAt
-        return at > time ? at - time : nil
+        link.connection.withLock { connection in
+            connection.flatMap { $0.at > time ? $0.at - time : nil }
+        }
     }
 
-    private var connectedAt: MonotonicTime { link.connectedAt.withLock { $0 } }
+    /// The node of its newest connection.
+    var endpoint: HostPort? { link.connection.withLock { $0?.endpoint } }
 
     func close() { session.close() }
 }

@@ -44,6 +44,7 @@ struct SessionsResult {
     private static let backMax = 5_000.0
 
     private var sessions = 0
+    private var here = 0
     /// The bytes of one session in the process of its node, with the entities that this node has of all devices.
     private var atNode = 0
     private var atOthers: [Int] = []
@@ -76,10 +77,14 @@ struct SessionsResult {
         signInMicroseconds = nodeSeconds * 1_000_000 / Double(count)
     }
 
-    mutating func grew(from before: MemorySample, to after: MemorySample, sessions: Int) {
-        self.sessions = sessions
-        let growth = zip(before.nodes, after.nodes).map { ($1 - $0) / sessions }
-        (atNode, atOthers) = (growth[0], Array(growth.dropFirst()))
+    /// - Parameter here: the sessions of the node, of all.
+    mutating func grew(from before: MemorySample, to after: MemorySample, sessions: Int, here: Int) {
+        (self.sessions, self.here) = (sessions, here)
+        let growth = zip(before.nodes, after.nodes).map { $1 - $0 }
+        atOthers = growth.dropFirst().map { $0 / sessions }
+        // The node has the entities of a third of all devices, as each other one has.
+        let entities = growth.dropFirst().min() ?? 0
+        atNode = (atOthers.min() ?? 0) + max(0, growth[0] - entities) / max(1, here)
         // The clients are on the same machine, and have as many sockets.
         kernel = (after.kernel - before.kernel) / sessions / 2
     }
@@ -121,7 +126,7 @@ struct SessionsResult {
         var rows: [[String]] = []
         if sessions > 0 {
             rows += [
-                ["idle sessions that were added", "\(sessions)"],
+                ["idle sessions; of these at the node", "\(sessions); \(here)"],
                 ["memory of the node's process for each, KiB", Self.kibibytes(atNode)],
                 ["of it TLS", tlsByteCount.map { Self.kibibytes($0) } ?? "-"],
                 ["of it the device's entities at this node", Self.kibibytes(atOthers.max() ?? 0)],
@@ -160,6 +165,7 @@ struct SessionsResult {
                 "a session takes \(Self.kibibytes(atNode)) KiB, at most "
                     + "\(Self.kibibytes(Self.byteCountMax)) allowed")
         }
+        if here < sessions { misses.append("\(here) sessions are at the node, of \(sessions)") }
         if endedCount > 0 { misses.append("\(endedCount) idle sessions ended, 0 allowed") }
         if let last = lasts.max(), last > Self.backMax {
             misses.append("the last session was back after \(Int(last)) ms, at most \(Int(Self.backMax)) allowed")
@@ -171,7 +177,8 @@ struct SessionsResult {
 
     func json() throws -> String {
         var values: [String: Any] = [
-            "sessions": sessions, "node_bytes": atNode, "entity_bytes": entityByteCount, "kernel_bytes": kernel,
+            "sessions": sessions, "sessions_at_node": here, "node_bytes": atNode, "entity_bytes": entityByteCount,
+            "kernel_bytes": kernel,
             "sign_ins_per_second": rate, "sign_in_node_us": signInMicroseconds, "idle_node_us": idleMicroseconds,
             "ended": endedCount, "missing": missing, "lost": lost, "doubled": doubled, "misses": misses,
         ]

@@ -23,12 +23,10 @@ struct PropertyLocalAccess: AsyncParsableCommand {
         try await options.run { [output = options.output, save] session, device throws(ApusError) in
             let access = try await session.localAccess(to: device)
             let text = try OutputOptions.text(access)
-            // For this user alone from the beginning.
             try? FileManager.default.removeItem(atPath: save)
-            guard
-                FileManager.default.createFile(
-                    atPath: save, contents: Data(text.utf8), attributes: [.posixPermissions: 0o600])
-            else { throw ApusError(.storageFailed, "\(save) cannot be written") }
+            guard PrivateFile.create(save, Array(text.utf8)) else {
+                throw ApusError(.storageFailed, "\(save) cannot be written")
+            }
             let expires = access.expires.ISO8601Format()
             try output.show(
                 Report(
