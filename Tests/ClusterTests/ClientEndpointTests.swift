@@ -50,15 +50,18 @@ struct ClientEndpointTests {
         try cluster.start("device", "--id", "cam", "--test-pattern", "160x120@25")
         let session = try cluster.session(node: 1, token: try cluster.token("--role", "app"))
         defer { session.close() }
+        let cam = DeviceID(unchecked: "cam")
+        // A player of a device that is not known yet ends.
+        try await eventually { () throws(ApusError) in try await session.readProperty(of: cam) }
         let frameCount = Atomic(0)
         let ended = Mutex<ApusError?>(nil)
-        let first = Player(session: session, device: DeviceID(unchecked: "cam")) { _ in
+        let first = Player(session: session, device: cam) { _ in
             frameCount.add(1, ordering: .relaxed)
         }
         first.start()
         defer { first.stop() }
         for _ in 0..<200 where frameCount.load(ordering: .relaxed) < 10 { try await Task.sleep(for: .milliseconds(50)) }
-        let second = Player(session: session, device: DeviceID(unchecked: "cam")) { _ in
+        let second = Player(session: session, device: cam) { _ in
         } onEvent: { event in
             if case .ended(let error) = event { ended.withLock { $0 = error } }
         }
