@@ -116,3 +116,20 @@ struct LocalWriteTests {
         }
     }
 }
+
+@Suite("Files with secrets of local access (IV-D14)")
+struct PrivateFileTests {
+    @Test("A file is this user's alone; an existing one is not replaced, and a folder that is missing is an error")
+    func create() throws {
+        let folder = FileManager.default.temporaryDirectory.appendingPathComponent("private-\(UUID().uuidString)")
+        try FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
+        defer { try? FileManager.default.removeItem(at: folder) }
+        let path = folder.appendingPathComponent("secret").path
+        #expect(PrivateFile.create(path, [1, 2, 3]))
+        #expect(FileManager.default.contents(atPath: path) == Data([1, 2, 3]))
+        #expect(try FileManager.default.attributesOfItem(atPath: path)[.posixPermissions] as? Int == 0o600)
+        #expect(!PrivateFile.create(path, [4]))
+        #expect(FileManager.default.contents(atPath: path) == Data([1, 2, 3]))
+        #expect(!PrivateFile.create(folder.appendingPathComponent("missing/secret").path, [1]))
+    }
+}

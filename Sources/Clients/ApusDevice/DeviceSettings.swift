@@ -171,7 +171,10 @@ public final class DeviceSettings: Sendable {
     /// again.
     private func noteReport(of name: String, _ value: String) {
         let isOld = state.withLock { state in
-            guard state.values[name] == value else { return state.unreported.insert(name).inserted || true }
+            guard state.values[name] == value else {
+                state.unreported.insert(name)
+                return true
+            }
             state.unreported.remove(name)
             return false
         }

@@ -374,11 +374,3 @@ extension ClientHandler: ClientConnection {
         write(LinkFrame(kind: .tell, method: ClientMethod.event.rawValue, payload: event.binary()))
     }
 }
-
-extension ClientFailure {
-    init(_ error: ApusError) {
-        self.init()
-        code = error.code.number
-        message = error.message
-    }
-}

@@ -104,13 +104,12 @@ package final class CommandService: Service, DeviceReader, Sendable {
             content, id: id, to: device, presence, noAnswer: noAnswer, ttl: ttl, until: until, call)
     }
 
-    /// The action with which an app asks a device for local access (docs/local-access.md).
-    private static let localAccess = "_localAccess"
-
+    /// Checks a request for local access (docs/local-access.md); other actions need no further right.
+    ///
     /// - Throws: 12004 if the token is for certain devices only, which does not include access that outlasts it; 21031
     ///   if the command is to be kept.
     private static func check(_ action: String, ttl: Duration?, _ session: Session) throws(ApusError) {
-        guard action == localAccess else { return }
+        guard action == ClientCheckLocalAccessRequest.action else { return }
         guard session.allowedDevices == nil else {
             throw ApusError(.notAllowed, "the token is for certain devices only")
         }
@@ -127,7 +126,7 @@ package final class CommandService: Service, DeviceReader, Sendable {
         let submit = CommandSubmit.with {
             ($0.id, $0.path, $0.content, $0.noAnswer) = (id, content.path, content.bytes, noAnswer)
             ($0.sender, $0.waiter) = (call.session.access.rawValue, waiter)
-            if content.action == Self.localAccess {
+            if content.action == ClientCheckLocalAccessRequest.action {
                 $0.origin = .with {
                     ($0.user, $0.expiresS) = (RelayUser(call.session).text, call.session.token.expires)
                 }

@@ -93,15 +93,15 @@ extension ClientSession {
     /// the cluster before each change whether this client may still control it, as long as it reaches the cluster.
     ///
     /// - Throws: 20104 if the device does not offer this, 8000 if it is offline, 8003 and 12004 if this client may not
-    ///   control it, otherwise as
-    ///   ``performAction(_:json:on:timeout:)``.
+    ///   control it, otherwise as ``performAction(_:json:on:timeout:)``.
     public func localAccess(to device: DeviceID) async throws(ApusError) -> LocalAccess {
         let own = Curve25519.KeyAgreement.PrivateKey()
         guard let argument = try? JSONEncoder().encode(LocalAccess.Request(key: own.publicKey.rawRepresentation)) else {
             throw ApusError(.internalFailure)
         }
         let answer = try await performAction(
-            "Action.\(LocalKey.action).ctlVal", json: String(decoding: argument, as: UTF8.self), on: device)
+            "Action.\(ClientCheckLocalAccessRequest.action).ctlVal", json: String(decoding: argument, as: UTF8.self),
+            on: device)
         guard let grant = try? JSONDecoder().decode(LocalAccess.Grant.self, from: Data(answer.utf8)) else {
             throw ApusError(.malformed, "the device's answer cannot be read")
         }

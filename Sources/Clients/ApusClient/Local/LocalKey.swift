@@ -10,8 +10,6 @@ package import NIOSSL
 /// with ECDHE and the key as a pre-shared key (RFC 5489, RFC 7905) authenticates both sides without certificates, and
 /// earlier connections stay secret if the key becomes known.
 package enum LocalKey {
-    /// The action with which an app asks for access.
-    package static let action = "_localAccess"
     /// The longest frame, in bytes: a path and a value, with the quotes that JSON in a message needs.
     package static let frameByteCountMax = 72 << 10
 

@@ -72,17 +72,6 @@ public final class DeviceCommands: Sendable {
         onDelivery(name) { delivery throws(ApusError) in try await action(delivery.json) }
     }
 
-    /// Sets what carries out the action `Action.NAME` and wants to know who has sent it: its access id, which is empty
-    /// if the cluster's nodes are of an earlier version.
-    public func onAction(
-        _ name: String,
-        bySender action:
-            @escaping @Sendable (_ sender: String, _ json: String) async throws(ApusError)
-            -> String
-    ) {
-        onDelivery(name) { delivery throws(ApusError) in try await action(delivery.sender, delivery.json) }
-    }
-
     func onDelivery(_ name: String, _ action: @escaping DeliveryAction) {
         state.withLock { $0.actions["Action.\(name)"] = action }
     }

@@ -79,7 +79,7 @@ final class LocalConnectionHandler: ChannelInboundHandler, @unchecked Sendable {
         case .success(let json): message = ClientLocalWriteResponse.with { $0.json = json }
         case .failure(let error):
             flags = .failure
-            message = ClientFailure.with { ($0.code, $0.message) = (error.code.number, error.message) }
+            message = ClientFailure(error)
         }
         guard context.channel.isActive, let bytes: [UInt8] = try? message.serializedBytes() else { return }
         var buffer = ByteBuffer()

@@ -69,7 +69,9 @@ public final class LocalControl: Sendable {
         (self.session, self.settings, self.configuration, self.log) = (session, settings, configuration, log)
         (work, workFeed) = AsyncStream.makeStream()
         grants = try LocalGrants(secret: try Self.secret(configuration.secretFile), of: device)
-        commands.onDelivery(LocalKey.action) { [self] delivery throws(ApusError) in try grant(delivery) }
+        commands.onDelivery(ClientCheckLocalAccessRequest.action) { [self] delivery throws(ApusError) in
+            try grant(delivery)
+        }
     }
 
     /// Listens until the task is cancelled.
@@ -206,7 +208,12 @@ public final class LocalControl: Sendable {
                 _ = try await session.ask(request, timeout: timeout)
             } else {
                 _ = try await session.repeating(until: now + timeout) { [session] left throws(ApusError) in
-                    try await session.ask(request, timeout: left)
+                    do throws(ApusError) {
+                        return try await session.ask(request, timeout: left)
+                    } catch {
+                        // A node was reached, and does not know: this is no reason to go by the access alone.
+                        throw error.code == .deadlineExceeded ? ApusError(.deviceBusy, error.message) : error
+                    }
                 }
             }
             state.withLock { $0.unreachableUntil = .zero }

@@ -81,17 +81,19 @@ struct BenchSessionsCommand: AsyncParsableCommand {
         let busy = try stage.busySeconds(of: names[0])
         try await open(sessions, at: names[0], of: stage, into: &devices)
         let (passed, used) = (MonotonicTime.now() - beganAt, try stage.busySeconds(of: names[0]) - busy)
-        result.opened(sessions, seconds: passed.milliseconds / 1000, nodeSeconds: used)
+        // A node that has no room sends the others on.
+        let counts = try names.map { name in
+            let endpoint = try stage.local.endpoint(of: name)
+            return devices.count { $0.endpoint == endpoint }
+        }
+        result.opened(counts, seconds: passed.milliseconds / 1000, nodeSeconds: used)
         say("\(devices.count) sessions after \(Int(passed.milliseconds / 1000)) s")
         try await Task.sleep(for: Self.idle)
-        let after = try MemorySample(stage, names)
-        // A node that has its share of an account sends the others on.
-        let here = try stage.local.endpoint(of: names[0])
-        result.grew(from: before, to: after, sessions: sessions, here: devices.count { $0.endpoint == here })
+        result.grew(from: before, to: try MemorySample(stage, names))
         let (idleFrom, idleBusy) = (MonotonicTime.now(), try stage.busySeconds(of: names[0]))
         try await Task.sleep(for: Self.idle)
         let idle = (MonotonicTime.now() - idleFrom).milliseconds / 1000
-        result.idled(sessions, seconds: idle, nodeSeconds: try stage.busySeconds(of: names[0]) - idleBusy)
+        result.idled(seconds: idle, nodeSeconds: try stage.busySeconds(of: names[0]) - idleBusy)
         result.ended(devices.count { !$0.isOnline })
         let pki = "\(stage.local.directory.path)/pki"
         result.tlsByteCount = try TLSMemory.byteCount(

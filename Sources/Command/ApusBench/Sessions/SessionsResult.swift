@@ -44,10 +44,12 @@ struct SessionsResult {
     private static let backMax = 5_000.0
 
     private var sessions = 0
-    private var here = 0
-    /// The bytes of one session in the process of its node, with the entities that this node has of all devices.
-    private var atNode = 0
-    private var atOthers: [Int] = []
+    /// The sessions of each node.
+    private var counts: [Int] = []
+    /// The bytes of one session in the process of its node.
+    private var sessionByteCount = 0
+    /// The bytes of one device's entity at a node, as its owner or standby.
+    private var entityByteCount = 0
     private var kernel = 0
     private var rate = 0.0
     private var signInMicroseconds = 0.0
@@ -65,32 +67,30 @@ struct SessionsResult {
     private var lost = 0
     private var doubled = 0
 
-    /// The bytes of one device's entity, with its replica, in all processes.
-    private var entityByteCount: Int {
-        guard !atOthers.isEmpty else { return 0 }
-        // Each node has as many entities as another.
-        return atOthers.reduce(0, +) / atOthers.count * (atOthers.count + 1)
+    private var here: Int { counts.first ?? 0 }
+
+    /// - Parameter counts: the sessions of each node, that with the most first.
+    mutating func opened(_ counts: [Int], seconds: Double, nodeSeconds: Double) {
+        self.counts = counts
+        sessions = counts.reduce(0, +)
+        rate = Double(sessions) / seconds
+        signInMicroseconds = nodeSeconds * 1_000_000 / Double(max(1, here))
     }
 
-    mutating func opened(_ count: Int, seconds: Double, nodeSeconds: Double) {
-        rate = Double(count) / seconds
-        signInMicroseconds = nodeSeconds * 1_000_000 / Double(count)
-    }
-
-    /// - Parameter here: the sessions of the node, of all.
-    mutating func grew(from before: MemorySample, to after: MemorySample, sessions: Int, here: Int) {
-        (self.sessions, self.here) = (sessions, here)
+    /// Each node has an owner's or a standby's entity of as many devices as another, so two nodes differ by their
+    /// sessions alone.
+    mutating func grew(from before: MemorySample, to after: MemorySample) {
         let growth = zip(before.nodes, after.nodes).map { $1 - $0 }
-        atOthers = growth.dropFirst().map { $0 / sessions }
-        // The node has the entities of a third of all devices, as each other one has.
-        let entities = growth.dropFirst().min() ?? 0
-        atNode = (atOthers.min() ?? 0) + max(0, growth[0] - entities) / max(1, here)
+        guard let least = counts.indices.min(by: { counts[$0] < counts[$1] }), counts[least] < here else { return }
+        sessionByteCount = (growth[0] - growth[least]) / (here - counts[least])
+        let entities = sessions * 2 / counts.count
+        entityByteCount = (growth[least] - counts[least] * sessionByteCount) / max(1, entities)
         // The clients are on the same machine, and have as many sockets.
         kernel = (after.kernel - before.kernel) / sessions / 2
     }
 
-    mutating func idled(_ count: Int, seconds: Double, nodeSeconds: Double) {
-        idleMicroseconds = nodeSeconds * 1_000_000 / seconds / Double(count)
+    mutating func idled(seconds: Double, nodeSeconds: Double) {
+        idleMicroseconds = nodeSeconds * 1_000_000 / seconds / Double(max(1, here))
     }
 
     mutating func ended(_ count: Int) { endedCount = count }
@@ -126,18 +126,14 @@ struct SessionsResult {
         var rows: [[String]] = []
         if sessions > 0 {
             rows += [
-                ["idle sessions; of these at the node", "\(sessions); \(here)"],
-                ["memory of the node's process for each, KiB", Self.kibibytes(atNode)],
+                ["idle sessions of each node", counts.map { "\($0)" }.joined(separator: "; ")],
+                ["memory of the node's process for each, KiB", Self.kibibytes(sessionByteCount)],
                 ["of it TLS", tlsByteCount.map { Self.kibibytes($0) } ?? "-"],
-                ["of it the device's entities at this node", Self.kibibytes(atOthers.max() ?? 0)],
-                [
-                    "of it the session and its connection",
-                    Self.kibibytes(atNode - (tlsByteCount ?? 0) - (atOthers.max() ?? 0)),
-                ],
-                ["the device's entities in all nodes, KiB", Self.kibibytes(entityByteCount)],
+                ["of it the session and its connection", Self.kibibytes(sessionByteCount - (tlsByteCount ?? 0))],
+                ["a device's entity at a node, KiB", Self.kibibytes(entityByteCount)],
                 ["memory of the kernel for the node's socket, KiB", Self.kibibytes(kernel)],
                 ["sign-ins a second, with the client on the same cores", String(format: "%.0f", rate)],
-                ["CPU of the node for a sign-in, µs", String(format: "%.0f", signInMicroseconds)],
+                ["CPU of the node for each of its sign-ins, µs", String(format: "%.0f", signInMicroseconds)],
                 ["CPU of the node for an idle session, µs a second", String(format: "%.1f", idleMicroseconds)],
                 ["sessions that ended", "\(endedCount)"],
             ]
@@ -160,9 +156,9 @@ struct SessionsResult {
     /// The bounds that were exceeded, as sentences.
     var misses: [String] {
         var misses: [String] = []
-        if sessions > 0, atNode > Self.byteCountMax {
+        if sessions > 0, sessionByteCount > Self.byteCountMax {
             misses.append(
-                "a session takes \(Self.kibibytes(atNode)) KiB, at most "
+                "a session takes \(Self.kibibytes(sessionByteCount)) KiB, at most "
                     + "\(Self.kibibytes(Self.byteCountMax)) allowed")
         }
         if here < sessions { misses.append("\(here) sessions are at the node, of \(sessions)") }
@@ -177,7 +173,7 @@ struct SessionsResult {
 
     func json() throws -> String {
         var values: [String: Any] = [
-            "sessions": sessions, "sessions_at_node": here, "node_bytes": atNode, "entity_bytes": entityByteCount,
+            "sessions": counts, "session_bytes": sessionByteCount, "entity_bytes": entityByteCount,
             "kernel_bytes": kernel,
             "sign_ins_per_second": rate, "sign_in_node_us": signInMicroseconds, "idle_node_us": idleMicroseconds,
             "ended": endedCount, "missing": missing, "lost": lost, "doubled": doubled, "misses": misses,

@@ -1,6 +1,9 @@
 // Connections of apps to a device in its own network (IV-D14, docs/local-access.md).
 
 extension ClientCheckLocalAccessRequest: ClientRequestMessage {
+    /// The action with which an app asks a device for access.
+    package static let action = "_localAccess"
+
     public typealias Reply = ClientCheckLocalAccessResponse
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
