@@ -45,19 +45,23 @@ extension ClusterMap {
     func atRest() throws -> ClusterMap {
         var map = self
         let placement = ShardPlacement(of: map)
-        for isHandover in [true, false] {
+        for role in [HandoverStateMachine.Role.owner, .standby, .secondStandby] {
             var moves: [ShardMove] = []
             for index in map.shards.indices {
                 let shard = ShardID(UInt16(index))
-                let goal = isHandover ? placement[index].owner : placement[index].standby
-                let current = isHandover ? map[shard].owner : map[shard].standby
-                guard current != goal, let owner = map.owner(of: shard), let target = map.member(at: goal) else {
-                    continue
-                }
+                let goal =
+                    switch role {
+                    case .owner: placement[index].owner
+                    case .standby: placement[index].standby
+                    case .secondStandby: placement[index].secondStandby
+                    }
+                guard let owner = map.owner(of: shard), let target = map.member(at: goal),
+                    role.holder(of: shard, in: map)?.id != target.id
+                else { continue }
                 moves.append(ShardMove(shard: shard, epoch: map[shard].epoch, owner: owner.id, target: target.id))
             }
-            map = try map.after(.setStandby(moves))
-            if isHandover { map = try map.after(.handOver(moves)) }
+            map = try map.after(role == .secondStandby ? .setSecondStandby(moves) : .setStandby(moves))
+            if role == .owner { map = try map.after(.handOver(moves)) }
         }
         return map
     }

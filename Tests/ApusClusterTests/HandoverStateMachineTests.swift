@@ -242,6 +242,7 @@ struct HandoverStateMachineTests {
                     isQuiet = false
                     switch action {
                     case .setStandby(let moves): next = try next.after(.setStandby(moves))
+                    case .setSecondStandby(let moves): next = try next.after(.setSecondStandby(moves))
                     case .handOver(let moves): next = try next.after(.handOver(moves))
                     case .awaitReplica(let move): pending += machines[index].handle(.replicaReady(move), now: at(round))
                     case .stream(let move): pending += machines[index].handle(.streamed(move), now: at(round))

@@ -30,10 +30,19 @@ struct EntitySimulationTests {
         }
     }
 
+    @Test("Two of five or six nodes that fail at once lose nothing", arguments: 0..<max(1, seedCount / 20 / chunkSize))
+    func pairs(chunk: UInt64) {
+        for seed in chunk * Self.chunkSize..<(chunk + 1) * Self.chunkSize {
+            let run = EntitySimulation.run(seed: seed, profile: .pairs)
+            if run.isFailed { Issue.record("\(run.report); see it with APUS_SIM_SEED=\(seed)") }
+            #expect(run.killCount == 6 && run.acknowledgedCount > 0 && run.lostCount == 0, "seed \(seed)")
+        }
+    }
+
     @Test("Each deliberate error is caught", arguments: EntityMutant.allCases.filter { $0 != .none })
     func mutantIsCaught(mutant: EntityMutant) {
         let caught = (0..<Self.mutantSeedCountMax).first { seed in
-            EntitySimulation.run(seed: seed, mutant: mutant, profile: .entities).isFailed
+            EntitySimulation.run(seed: seed, mutant: mutant, profile: mutant.profile).isFailed
         }
         #expect(caught != nil, "no seed of \(Self.mutantSeedCountMax) notices a node that \(mutant.rawValue)")
     }
@@ -61,7 +70,9 @@ struct EntitySimulationTests {
     @Test("One seed with its story", .enabled(if: ClusterSimulationTests.chosenSeed != nil))
     func oneSeed() {
         guard let seed = ClusterSimulationTests.chosenSeed else { return }
-        let run = EntitySimulation.run(seed: seed, isTraced: true)
+        let profile = ProcessInfo.processInfo.environment["APUS_SIM_PROFILE"]
+            .flatMap(SimulationProfile.init(rawValue:))
+        let run = EntitySimulation.run(seed: seed, profile: profile, isTraced: true)
         for line in run.story { print(line) }
         print("trace hash \(run.traceHash), \(run.eventCount) events, at rest after \(run.settleTime)")
         if run.isFailed { Issue.record("\(run.report)") }

@@ -188,7 +188,6 @@ final class PublisherEndpoint: @unchecked Sendable {  // SAFETY: confined to the
     }
 
     func acknowledged(epoch: UInt32, next: UInt64) {
-        if epoch == offer.epoch { offer.oldest = max(offer.oldest, next) }
         let (sink, stream) = (sink, hub.stream)
         sink.eventLoop.execute { sink.publishAcknowledged(stream, epoch: epoch, next: next) }
     }

@@ -96,6 +96,7 @@ package struct OperatorRequests: Sendable {
             ($0.shard, $0.term) = (UInt32(shard.rawValue), UInt64(map[shard].epoch))
             $0.owner = map.owner(of: shard)?.id.name.rawValue ?? ""
             $0.standby = map.standby(of: shard)?.id.name.rawValue ?? ""
+            $0.secondStandby = map.secondStandby(of: shard)?.id.name.rawValue ?? ""
         }
     }
 

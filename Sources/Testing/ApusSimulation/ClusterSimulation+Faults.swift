@@ -34,6 +34,7 @@ extension ClusterSimulation {
             makeCrowdFault()
             later(.fault, after: span(2500...3000))
         case .kills: killSomebody()
+        case .pairs: loseTwo()
         case .partitions:
             cutSomething()
             later(.fault, after: span(3000...4000))
@@ -73,6 +74,31 @@ extension ClusterSimulation {
         stop(process, "crashes")
         later(.start(name: process.nameIndex), after: span(5...600))
         later(.fault, after: span(20...200))
+    }
+
+    /// Kills two nodes at once, or cuts them off together until they are declared dead.
+    private func loseTwo() {
+        let members = processes.filter { $0.isRunning && $0.isMember }
+        guard killCount < settings.killCountMax else { return heal() }
+        guard members.count == settings.nodeCount, workload?.isSafe ?? true else {
+            return later(.fault, after: span(5...30))
+        }
+        let first = members[below(members.count)]
+        let others = members.filter { $0 !== first }
+        let pair = [first, others[below(others.count)]]
+        killCount += 1
+        var pause = span(20...200)
+        if chance(0.5) {
+            for process in pair {
+                stop(process, "crashes")
+                later(.start(name: process.nameIndex), after: span(5...600))
+            }
+        } else {
+            let duration = span(800...2000)
+            isolate(pair.map(\.nameIndex), withStore: chance(0.3), for: duration)
+            pause += duration
+        }
+        later(.fault, after: pause)
     }
 
     private func anyRunning() -> SimulatedProcess? {

@@ -192,11 +192,10 @@ extension ClusterSimulation {
             membership(.mapConfirmed(number, isDone: true), at: process)
         case (.confirmation(let number), .failed):
             membership(.mapConfirmed(number, isDone: false), at: process)
-        case (.moves(let moves, let isHandover), let outcome):
+        case (.moves(let moves, let role), let outcome):
             let failed = moves.filter { move in
                 guard case .decided(let map) = outcome else { return true }
-                let holder = isHandover ? map.owner(of: move.shard) : map.standby(of: move.shard)
-                return holder?.id != move.target
+                return role.holder(of: move.shard, in: map)?.id != move.target
             }
             if !failed.isEmpty { handover(.proposalFailed(failed), at: process) }
         }
@@ -260,7 +259,7 @@ extension ClusterSimulation {
         let cordoned = MemberSlot(rawValue: UInt16(slot))
         for index in map.shards.indices
         where map.shards[index].standby != old.shards[index].standby && map.shards[index].owner != cordoned
-            && map.shards[index].standby != old.shards[index].owner
+            && map.shards[index].standby != old.shards[index].owner && map.shards[index].secondStandby != cordoned
         {
             map.shards[index].standby = cordoned
         }
@@ -273,7 +272,9 @@ extension ClusterSimulation {
         for action in process.handover.handle(input, now: now) where process.isRunning {
             switch action {
             case .setStandby(let moves):
-                propose(.setStandby(moves), waiter: .moves(moves, isHandover: false), at: process)
+                propose(.setStandby(moves), waiter: .moves(moves, .standby), at: process)
+            case .setSecondStandby(let moves):
+                propose(.setSecondStandby(moves), waiter: .moves(moves, .secondStandby), at: process)
             case .handOver(let moves):
                 if mutant == .movesBeforeSwap {
                     for move in moves {
@@ -281,10 +282,10 @@ extension ClusterSimulation {
                         sendOverLink(.toldToOwn(move), from: process, to: target)
                     }
                 }
-                propose(.handOver(moves), waiter: .moves(moves, isHandover: true), at: process)
+                propose(.handOver(moves), waiter: .moves(moves, .owner), at: process)
             case .awaitReplica(let move):
                 if mutant == .namesStandbyEarly {
-                    propose(.setStandby([move]), waiter: .moves([], isHandover: false), at: process)
+                    propose(.setStandby([move]), waiter: .moves([], .standby), at: process)
                 }
                 if let workload {
                     workload.setCandidate(move.target, of: move.shard, at: process)
@@ -320,7 +321,7 @@ extension ClusterSimulation {
     }
 
     private func releaseUnanswered(at process: SimulatedProcess) {
-        for case .moves(let moves, isHandover: true) in process.waiters.map(\.waiter) where process.isRunning {
+        for case .moves(let moves, .owner) in process.waiters.map(\.waiter) where process.isRunning {
             handover(.proposalFailed(moves), at: process)
         }
     }

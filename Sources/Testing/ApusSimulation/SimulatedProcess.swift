@@ -16,7 +16,7 @@ final class SimulatedProcess {
         case join
         case drain
         case leave
-        case moves([ShardMove], isHandover: Bool)
+        case moves([ShardMove], HandoverStateMachine.Role)
         case confirmation(UInt64)
         case cordon
         case rule

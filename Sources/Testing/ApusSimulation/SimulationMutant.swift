@@ -100,6 +100,8 @@ package enum SimulationProfile: String, Sendable, CaseIterable {
     case entities = "entities in chaos"
     /// One node after the other is killed, each once the death of any node would lose nothing.
     case kills
+    /// Two of five or six nodes at a time are killed, or cut off together, once that would lose nothing.
+    case pairs
     /// Paths between two nodes are cut, and minorities are cut off from all others: nobody else is declared dead, and
     /// links go around cut paths.
     case partitions
@@ -119,7 +121,7 @@ package enum SimulationProfile: String, Sendable, CaseIterable {
     /// Nodes die, or are cut off for long enough to be declared dead.
     var hasDeaths: Bool {
         switch self {
-        case .chaos, .entities, .kills, .partitions, .cordons, .ring, .crowd: true
+        case .chaos, .entities, .kills, .pairs, .partitions, .cordons, .ring, .crowd: true
         case .lossy, .stutter, .starved: false
         }
     }

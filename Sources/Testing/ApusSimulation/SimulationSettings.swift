@@ -58,6 +58,13 @@ struct SimulationSettings {
             // They end with the last kill.
             faultsEnd = .seconds(3600)
             host = 1
+        case .pairs:
+            lossRate = 0
+            storeFailureRate = 0
+            faultsEnd = .seconds(3600)
+            nodeCount = 5 + Int(random.next() % 2)
+            killCountMax = 6
+            host = random.next() % 2
         case .ring:
             lossRate = [0, 0.01, 0.05][Int(random.next() % 3)]
             storeFailureRate = [0, 0.02][Int(random.next() % 2)]
@@ -93,6 +100,10 @@ struct SimulationSettings {
         }
         // With 64 shards the default share would be a single one at a time.
         handover.movingShareMax = 0.25
+        weaken(mutant)
+    }
+
+    private mutating func weaken(_ mutant: SimulationMutant) {
         if mutant == .probesOnce {
             membership.probeCount = 1
             membership.helperCountMax = 0

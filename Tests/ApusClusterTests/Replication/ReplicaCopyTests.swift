@@ -328,7 +328,8 @@ struct ReplicaStandbyTests {
         var configuration = ReplicaConfiguration()
         configuration.entityCountMax = 1
         var machine = machine(configuration)
-        #expect(verdict(&machine, message(record("x", "1"), record("y", "1")), from: "a") == .overloaded)
+        let three = message(record("x", "1"), record("y", "1"), record("z", "1"))
+        #expect(verdict(&machine, three, from: "a") == .overloaded)
         #expect(machine.overloadedCount == 1 && machine.entityCount == 0)
         #expect(verdict(&machine, message(record("x", "1")), from: "a") == .next(2))
     }
@@ -336,7 +337,7 @@ struct ReplicaStandbyTests {
     @Test("A full node takes changes of what it holds, and one shard does not take all of its room")
     func roomOfOneShard() {
         var configuration = ReplicaConfiguration()
-        configuration.entityCountMax = 2
+        configuration.entityCountMax = 1
         var machine = machine(configuration)
         func batch(_ sequence: UInt64, _ records: ReplicaRecord...) -> ReplicaMessage {
             var batch = ReplicaBatch(

@@ -155,7 +155,7 @@ struct ReplicaFeedTests {
         #expect(feed.answered(first.taken, nextStream: 2) == .confirmed && feed.isBound)
         feed.changed(record("x", "1"), slot: 0, position: 1)
         let before = try #require(next(&feed, ReplicaTable(), at: 1))
-        feed.rebind()
+        feed.named(in: 7)
         #expect(before.isBinding && !feed.isBound && feed.hasNews && feed.confirmed == 0)
         let again = try #require(next(&feed, ReplicaTable(), at: 1))
         #expect(again.isBinding)

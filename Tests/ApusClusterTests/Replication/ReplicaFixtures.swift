@@ -40,7 +40,9 @@ extension ReplicaBatch {
 
 extension ReplicaShardStateMachine {
     /// The map names this standby, by a planned move.
-    mutating func setStandby(_ node: NodeID?) -> Effects { setStandby(node, namedIn: 0) }
+    mutating func setStandby(_ node: NodeID?, namedIn: UInt64 = 0) -> Effects {
+        setStandbys(node, nil, of: ShardAssignment(standbyNamedIn: namedIn))
+    }
 }
 
 extension ReplicaCopyStateMachine {

@@ -35,6 +35,24 @@ struct ReplicaPropertyTests {
         #expect(complete > seeds.count * 4)
     }
 
+    @Test("With second standbys, and two nodes that die at once", arguments: [false, true])
+    func secondStandbys(skipsMaps: Bool) {
+        var (complete, incomplete, gentle) = (0, 0, 0)
+        for seed in UInt64(9000)..<9300 {
+            var simulation = ReplicaSimulation(seed: seed, skipsMaps: skipsMaps, hasSecondStandbys: true)
+            let violations = simulation.run()
+            #expect(violations.isEmpty, "seed \(seed)")
+            complete += simulation.completePromotionCount
+            incomplete += simulation.incompletePromotionCount
+            // With every copy complete, no promotion lacks anything.
+            simulation = ReplicaSimulation(seed: seed, isGentle: true, skipsMaps: skipsMaps, hasSecondStandbys: true)
+            #expect(simulation.run().isEmpty, "seed \(seed), gentle")
+            #expect(simulation.incompletePromotionCount == 0, "seed \(seed), gentle")
+            gentle += simulation.completePromotionCount
+        }
+        #expect(complete > incomplete && incomplete > 0 && gentle > 300)
+    }
+
     @Test("A run is the same whenever it is run")
     func deterministic() {
         var first = ReplicaSimulation(seed: 11)
@@ -47,9 +65,10 @@ struct ReplicaPropertyTests {
 
     @Test("Each deliberate error is caught", arguments: ReplicaMutant.allCases.filter { $0 != .none })
     func mutantIsCaught(mutant: ReplicaMutant) {
-        let seed = (UInt64(0)..<300).first { seed in
+        let seed = (UInt64(0)..<(mutant.needsSecondStandbys ? 2000 : 300)).first { seed in
             var simulation = ReplicaSimulation(
-                seed: seed, mutant: mutant, isGentle: mutant.needsGentleness, skipsMaps: mutant.needsSkippedMaps)
+                seed: seed, mutant: mutant, isGentle: mutant.needsGentleness, skipsMaps: mutant.needsSkippedMaps,
+                hasSecondStandbys: mutant.needsSecondStandbys)
             return !simulation.run().isEmpty
         }
         #expect(seed != nil, "no seed finds a program that \(mutant.rawValue)")

@@ -17,6 +17,7 @@ extension ReplicaSimulation {
     private func mutate(_ assignment: inout ShardAssignment, from earlier: ShardAssignment) {
         switch mutant {
         case .forgetsNamings: assignment.standbyNamedIn = 0
+        case .forgetsSecondNamings: assignment.secondStandbyNamedIn = 0
         case .promotesUnnamed: assignment.ownerNamedIn = 0
         case .mistakesMoves where assignment.epoch == earlier.epoch && assignment.standby != earlier.standby:
             assignment.standbyNamedIn = map.nextRevision
@@ -39,14 +40,15 @@ extension ReplicaSimulation {
         return slots.randomElement(using: &random) ?? .none
     }
 
-    private mutating func declareDead(_ slot: Int) {
-        let gone = MemberSlot(rawValue: UInt16(slot))
+    private mutating func declareDead(_ slots: [Int]) {
+        let gone = slots.map { MemberSlot(rawValue: UInt16($0)) }
         var newer = map
-        newer.members[slot].state = .dead
+        for slot in slots { newer.members[slot].state = .dead }
         for shard in Self.shards {
             var assignment = newer[shard]
-            if assignment.standby == gone { assignment.loseStandby() }
-            if assignment.owner == gone {
+            if gone.contains(assignment.secondStandby) { assignment.loseSecondStandby() }
+            if gone.contains(assignment.standby) { assignment.loseStandby() }
+            if gone.contains(assignment.owner) {
                 assignment.loseOwner()
                 if assignment.owner == .none { assignment.nameOwner(anyone(newer, but: []), in: map.nextRevision) }
             }
@@ -62,30 +64,51 @@ extension ReplicaSimulation {
         }
     }
 
+    /// Names second standbys where there are none, and now and then another in the place of one that there is.
+    mutating func nameSecondStandbys() {
+        guard hasSecondStandbys else { return }
+        var newer = map
+        for shard in Self.shards where newer[shard].standby != .none {
+            if newer[shard].secondStandby != .none, random.next() % 2 > 0 { continue }
+            let second = anyone(newer, but: [newer[shard].owner, newer[shard].standby])
+            guard second != newer[shard].secondStandby else { continue }
+            newer[shard].nameSecondStandby(second, in: map.nextRevision)
+        }
+        guard newer.shards != map.shards else { return }
+        decide { $0.shards = newer.shards }
+    }
+
     // MARK: Nodes
 
     mutating func kill() {
         let alive = nodes.indices.filter { nodes[$0] != nil && map.members[$0].state.isAlive }
-        guard !isGentle || (stepsSinceDeath > 20 && areCopiesComplete), alive.count > 1,
-            let slot = alive.randomElement(using: &random)
-        else {
-            return
-        }
+        let count = hasSecondStandbys && random.next() % 2 == 0 ? 2 : 1
+        guard !isGentle || (stepsSinceDeath > 20 && areCopiesComplete), alive.count > count else { return }
         stepsSinceDeath = 0
+        let slots =
+            count > 1
+            ? Array(alive.shuffled(using: &random).prefix(count))
+            : [alive.randomElement(using: &random)].compactMap { $0 }
         // A node that is paused, or was seen so, may be declared dead while it is not.
-        if random.next() % 4 > 0 {
+        for slot in slots where random.next() % 4 > 0 {
             for waiters in nodes[slot]?.waiters.values.map({ $0 }) ?? [] {
                 var waiters = waiters
                 for number in waiters.takeAll() { tell(number) }
             }
             nodes[slot] = nil
         }
-        declareDead(slot)
+        declareDead(slots)
     }
 
     private var areCopiesComplete: Bool {
         Self.shards.allSatisfy { shard in
             guard let owner = map.owner(of: shard)?.id, let standby = map.standby(of: shard)?.id else { return false }
+            if hasSecondStandbys {
+                guard let second = map.secondStandby(of: shard)?.id, let slot = slot(of: owner),
+                    haveSeen(slot, shard), let machine = self[owner]?.owner
+                else { return false }
+                return machine.isCaughtUp(shard, standby) && machine.isCaughtUp(shard, second)
+            }
             // The former owner has what it had, and the new one acknowledges nothing without it.
             if handedOver[shard] == map[shard] { return true }
             // A move names nobody who has not caught up, whether the owner has heard of it or not.
@@ -142,7 +165,7 @@ extension ReplicaSimulation {
     }
 
     /// The node has seen the newest assignment of the shard: an owner knows what it asked for before it asks for more.
-    private func haveSeen(_ slot: Int, _ shard: ShardID) -> Bool {
+    func haveSeen(_ slot: Int, _ shard: ShardID) -> Bool {
         guard let seen = nodes[slot]?.seenCount, let last = maps.lastIndex(where: { $0[shard] != map[shard] }) else {
             return true
         }
@@ -274,7 +297,8 @@ extension ReplicaSimulation {
             guard let expected, batch.term < expected.term else { break }
             (batch.term, batch.sequence) = (expected.term, expected.next)
         case .none, .acknowledgesEarly, .completesEarly, .dropsRecords, .ignoresRestarts, .namesStandbyEarly,
-            .handsOverEarly, .ignoresBounds, .hidesLosses, .forgetsNamings, .promotesUnnamed, .mistakesMoves:
+            .handsOverEarly, .ignoresBounds, .hidesLosses, .forgetsNamings, .forgetsSecondNamings,
+            .promotesUnnamed, .mistakesMoves:
             break
         }
     }

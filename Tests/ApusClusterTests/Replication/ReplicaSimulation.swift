@@ -31,13 +31,16 @@ enum ReplicaMutant: String, Sendable, CaseIterable {
     case handsOverEarly = "hands over before the target has everything"
     /// The map names a standby for want of another as if a move had.
     case forgetsNamings = "does not say that a standby was named for want of another"
+    /// The same of a second standby.
+    case forgetsSecondNamings = "does not say that a second standby was named for want of another"
     /// The map says so of the standby, and no more when that is the owner.
     case promotesUnnamed = "does not say so any more when the standby becomes the owner"
     /// The map names the target of a move as if there were no better one.
     case mistakesMoves = "says of a move's target that it was named for want of another"
 
     /// Shows only where nodes pass over maps.
-    var needsSkippedMaps: Bool { self == .forgetsNamings || self == .promotesUnnamed }
+    var needsSkippedMaps: Bool { self == .forgetsNamings || self == .promotesUnnamed || needsSecondStandbys }
+    var needsSecondStandbys: Bool { self == .forgetsSecondNamings }
     /// Loses nothing that is not reported, so it shows only where no loss may be reported.
     var needsGentleness: Bool { self == .namesStandbyEarly || self == .handsOverEarly || self == .mistakesMoves }
 }
@@ -103,6 +106,8 @@ struct ReplicaSimulation {
     let isGentle: Bool
     /// A node that sees a newer map may pass over those before it.
     let skipsMaps: Bool
+    /// Shards have second standbys, and two nodes may die at once.
+    let hasSecondStandbys: Bool
     var stepsSinceDeath = 0
     var random: SeededRandom
     var now = at(0)
@@ -143,10 +148,14 @@ struct ReplicaSimulation {
         return configuration
     }
 
-    init(seed: UInt64, mutant: ReplicaMutant = .none, isGentle: Bool = false, skipsMaps: Bool = false) {
+    init(
+        seed: UInt64, mutant: ReplicaMutant = .none, isGentle: Bool = false, skipsMaps: Bool = false,
+        hasSecondStandbys: Bool = false
+    ) {
         self.mutant = mutant
         self.isGentle = isGentle
         self.skipsMaps = skipsMaps
+        self.hasSecondStandbys = hasSecondStandbys
         random = SeededRandom(seed: seed)
         var map = ClusterMap(cluster: ClusterID(unchecked: "test"))
         map.revision = 1
@@ -223,6 +232,7 @@ struct ReplicaSimulation {
         case 52..<53: giveUp(Self.shards[Int(random.next() % 3)])
         case 53..<55: cut()
         case 55..<57: cuts = []
+        case 57..<65: nameSecondStandbys()
         default: break
         }
         pass()
@@ -297,7 +307,7 @@ struct ReplicaSimulation {
         for shard in effects.acknowledged {
             let upTo = node.owner.acknowledged(of: shard) ?? 0
             let epoch = node.owner[shard]?.epoch ?? 0
-            let isAlone = node.owner[shard]?.standbyTarget == nil
+            let isAlone = node.owner[shard]?.standby == nil
             let isOwner = map.owner(of: shard)?.id == node.id && map[shard].epoch == epoch
             for number in nodes[slot]?.waiters[shard]?.take(upTo: upTo) ?? [] {
                 tell(number)

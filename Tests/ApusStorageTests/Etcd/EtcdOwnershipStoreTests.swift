@@ -76,6 +76,24 @@ struct EtcdOwnershipStoreTests {
         await store.close()
     }
 
+    @Test(
+        "A map of any size is read over a new connection, and again over the same",
+        arguments: [60_000, 64_000, 65_000, 66_000, 70_000, 130_000, 200_000, 1 << 20])
+    func size(byteCount: Int) async throws {
+        let configuration = try EtcdServer.shared.get().configuration()
+        let store = try await openStore(configuration)
+        let bytes = (0..<byteCount).map { UInt8(truncatingIfNeeded: $0 &* 31) }
+        let revision = try #require(try await store.compareAndSwap(expected: 0, value: bytes))
+        await store.close()
+        for _ in 0..<3 {
+            let store = try await openStore(configuration)
+            for _ in 0..<5 {
+                #expect(try await store.read() == OwnershipValue(revision: revision, bytes: bytes))
+            }
+            await store.close()
+        }
+    }
+
     @Test("A change is reported at once, also the first one")
     func watch() async throws {
         let configuration = try EtcdServer.shared.get().configuration()

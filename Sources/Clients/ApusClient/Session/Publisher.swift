@@ -8,16 +8,20 @@ import Logging
 public import NIOCore
 import SwiftProtobuf
 
-/// The limits of the frames that a publisher keeps until they are acknowledged (D7).
+/// The limits of the frames that a publisher keeps (D7).
 public struct PublisherLimits: Sendable, Hashable {
-    /// The most bytes that wait for their acknowledgement.
+    /// The most bytes that are kept.
     public var byteCountMax = 8 << 20
-    /// The most frames that wait for their acknowledgement.
+    /// The most frames that are kept.
     public var frameCountMax = 2048
+    /// How long a frame is kept although it was acknowledged: the two nodes that have it may be cut off together, and
+    /// the others declare them dead within this time. Acknowledged frames take no room from those that are not.
+    public var retention: Duration = .seconds(1)
     public init() {}
 }
 
-/// Sends a device's frames to its channel, numbers them, and keeps each until two nodes of the cluster have it (D7).
+/// Sends a device's frames to its channel, numbers them, and keeps each until two nodes of the cluster have it, and for
+/// ``PublisherLimits/retention`` after it was sent (D7).
 ///
 /// The cluster assigns the publisher's epoch with the first answer, so the device's clock does not matter. Earlier
 /// frames wait for it.
@@ -52,12 +56,14 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     private var grant = Data()
     private let onNumbered: @Sendable (MediaFrame) -> Void
     private let onEvent: @Sendable (Event) -> Void
-    private var window = Deque<MediaFrame>()
+    private var window = Deque<Kept>()
     /// The last configuration of each track, with which a restarted stream begins.
     private var configurations: [UInt8: MediaFrame] = [:]
     private var windowByteCount = 0
     /// The sequence of the oldest frame in the window.
     private var oldest: UInt64 = 0
+    /// Two nodes have had every frame before this sequence.
+    private var acknowledged: UInt64 = 0
     private var nextSequence: UInt64 = 0
     /// The next sequence to write on the connection.
     private var cursor: UInt64 = 0
@@ -67,6 +73,11 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     private var isOver = false
     /// Frames that were dropped before they were acknowledged, for lack of room.
     public private(set) var framesAbandoned: UInt64 = 0
+
+    private struct Kept {
+        var frame: MediaFrame
+        var since: NIODeadline
+    }
 
     /// Makes a publisher, which opens its stream once ``start()`` is called.
     ///
@@ -125,7 +136,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
             guard !isOver else { return }
             let end = MediaHeader(
                 position: FramePosition(epoch: epoch ?? 0, sequence: nextSequence),
-                ptsMicroseconds: window.last?.header.ptsMicroseconds ?? 0, flags: .endOfEpoch)
+                ptsMicroseconds: window.last?.frame.header.ptsMicroseconds ?? 0, flags: .endOfEpoch)
             announce()
             nextSequence += 1
             nextAnnounced = nextSequence
@@ -165,7 +176,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     }
 
     private func frame(_ sequence: UInt64, in epoch: UInt32) -> MediaFrame {
-        var frame = window[Int(sequence - oldest)]
+        var frame = window[Int(sequence - oldest)].frame
         frame.header.position.epoch = epoch
         return frame
     }
@@ -179,16 +190,24 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
 
     private func keep(_ frame: MediaFrame) {
         if frame.header.flags.contains(.configuration) { configurations[frame.header.track] = frame }
-        window.append(frame)
+        let now = NIODeadline.now()
+        window.append(Kept(frame: frame, since: now))
         windowByteCount += frame.payload.readableBytes
         while windowByteCount > limits.byteCountMax || window.count > limits.frameCountMax, window.count > 1 {
-            framesAbandoned += 1
+            if oldest >= acknowledged { framesAbandoned += 1 }
             dropOldest()
         }
+        dropRetained(now: now)
+    }
+
+    /// Drops acknowledged frames that were kept for long enough.
+    private func dropRetained(now: NIODeadline) {
+        let until = now - TimeAmount(limits.retention)
+        while oldest < acknowledged, let first = window.first, first.since <= until { dropOldest() }
     }
 
     private func dropOldest() {
-        windowByteCount -= window.removeFirst().payload.readableBytes
+        windowByteCount -= window.removeFirst().frame.payload.readableBytes
         oldest += 1
         cursor = max(cursor, oldest)
     }
@@ -288,13 +307,14 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     /// Numbers the kept frames again, from zero, in an epoch that the cluster has yet to assign, configurations first.
     /// It is a new instance: a position of the previous epoch must not be assigned to another frame.
     private func beginAnew() {
-        let kept = window.filter { !$0.header.flags.contains(.configuration) }
+        let kept = window.dropFirst(Int(max(acknowledged, oldest) - oldest)).map(\.frame)
+            .filter { !$0.header.flags.contains(.configuration) }
         let first = configurations.sorted { $0.key < $1.key }.map(\.value)
         instance = UInt64.random(in: 1...(.max))
         epoch = nil
         window.removeAll(keepingCapacity: true)
         windowByteCount = 0
-        (oldest, nextSequence, cursor, nextAnnounced) = (0, 0, 0, 0)
+        (oldest, acknowledged, nextSequence, cursor, nextAnnounced) = (0, 0, 0, 0, 0)
         for var frame in first + kept {
             frame.header.position = FramePosition(epoch: 0, sequence: nextSequence)
             nextSequence += 1
@@ -347,7 +367,8 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
 
     private func acknowledged(_ bytes: ByteBuffer, stream: UInt32) {
         guard let ack = try? ClientPublishAck(bounded: bytes), ack.stream == stream, ack.epoch == epoch else { return }
-        while oldest < min(ack.next, nextSequence) { dropOldest() }
+        acknowledged = max(acknowledged, min(ack.next, nextSequence))
+        dropRetained(now: .now())
     }
 
     func becameWritable(_ connection: ClientConnection) {

@@ -22,9 +22,6 @@ struct ClusterFaultResult: Sendable {
     private(set) var acknowledged = 0
     private(set) var unknown = 0
     private(set) var violations = 0
-    /// Replicated registers that lost acknowledged changes because their owner and standby were victims of this fault
-    /// (docs/concepts.md). They are no ``violations``.
-    private(set) var bothCopiesLost = 0
     private(set) var undecided = 0
     private(set) var failures: [String] = []
 
@@ -64,8 +61,6 @@ struct ClusterFaultResult: Sendable {
         }
     }
 
-    mutating func lostBothCopies() { bothCopiesLost += 1 }
-
     mutating func failed(_ what: String) { failures.append(what) }
 
     /// The bounds that were exceeded, as sentences.
@@ -77,7 +72,6 @@ struct ClusterFaultResult: Sendable {
             misses.append("\(what) max \(Int(value.rounded(.up))) ms, at most \(Int(bound)) allowed")
         }
         zero(violations, "violations of linearizability")
-        zero(bothCopiesLost, "registers lost with their owner and standby")
         zero(undecided, "histories undecided")
         zero(lost, "frames lost")
         zero(doubled, "frames doubled")
@@ -95,15 +89,14 @@ struct ClusterFaultResult: Sendable {
     static func table(_ results: [Self]) -> String {
         let head = [
             "FAULT", "EPISODES", "DETECT P50", "P99", "MAX ms", "SERVE P50", "P99", "MAX ms", "GAP P50", "P99",
-            "MAX ms", "LOST", "DOUBLED", "ENDED", "FALSE DEATHS", "CHANGES", "UNKNOWN", "VIOLATIONS", "BOTH COPIES",
-            "BOUNDS",
+            "MAX ms", "LOST", "DOUBLED", "ENDED", "FALSE DEATHS", "CHANGES", "UNKNOWN", "VIOLATIONS", "BOUNDS",
         ]
         return TextTable.lines([head] + results.map(\.cells)).joined(separator: "\n")
     }
 
     private var cells: [String] {
         [fault.says, "\(episodes)"] + Self.quantiles(detects) + Self.quantiles(serves) + Self.quantiles(gaps)
-            + [lost, doubled, ended, falseDeaths, acknowledged, unknown, violations, bothCopiesLost].map { "\($0)" }
+            + [lost, doubled, ended, falseDeaths, acknowledged, unknown, violations].map { "\($0)" }
             + [misses.isEmpty ? "kept" : "missed"]
     }
 
@@ -126,7 +119,6 @@ struct ClusterFaultResult: Sendable {
             "episodes": episodes, "undetected": undetected, "unserved": unserved, "lost": lost, "doubled": doubled,
             "wrong": wrong, "stale": stale, "ended": ended, "false_deaths": falseDeaths,
             "acknowledged": acknowledged, "unknown": unknown, "violations": violations, "undecided": undecided,
-            "both_copies_lost": bothCopiesLost,
             "misses": misses,
         ]
         for (name, list) in [("detect", detects), ("serve", serves), ("gap", gaps)] {

@@ -35,10 +35,6 @@ final class ClusterFaultRun {
     private var results: [ClusterFault: ClusterFaultResult] = [:]
     /// The loads of all episodes, whose registers are read again at the end.
     private var loads: [(fault: ClusterFault, load: RegisterLoad)] = []
-    /// Replicated registers whose owner and standby were victims of one fault: their changes are in no other node.
-    private var withoutCopies: [String: ClusterFault] = [:]
-    /// Those of them that lost acknowledged changes.
-    private var lostWithCopies: Set<String> = []
 
     init(options: Options, place: ClusterFaultStage, watch: MapWatch) async throws {
         self.options = options
@@ -112,7 +108,6 @@ final class ClusterFaultRun {
         let before = try await place.stage.map()
         let victims = place.victims(of: fault)
         let ids = victims.nodes.compactMap { before.member(named: NodeName(unchecked: $0))?.id }
-        noteCopies(of: loads.map(\.load) + [load], in: before, fault, victims: ids)
         load.start()
         try await Task.sleep(for: Self.lead)
         var window = FrameWindow(cast)
@@ -178,36 +173,10 @@ final class ClusterFaultRun {
 
     // MARK: Histories
 
-    /// Notes the replicated registers whose owner and standby are among the victims.
-    private func noteCopies(
-        of loads: [RegisterLoad], in map: ClusterMap, _ fault: ClusterFault, victims: [NodeID]
-    ) {
-        for register in loads.flatMap(\.registers) where !register.isRecorded && withoutCopies[register.name] == nil {
-            let shard = ShardID(key: register.name)
-            guard let owner = map.owner(of: shard), let standby = map.standby(of: shard),
-                victims.contains(owner.id), victims.contains(standby.id)
-            else { continue }
-            withoutCopies[register.name] = fault
-        }
-    }
-
-    /// The operations of registers that always had a copy. Counts the others that lost changes.
-    private func judged(_ load: RegisterLoad, _ result: inout ClusterFaultResult) -> [RegisterOperation] {
-        let operations = load.history.operations
-        for register in load.registers where !lostWithCopies.contains(register.name) {
-            guard let fault = withoutCopies[register.name] else { continue }
-            let own = operations.filter { $0.entity == register.name }
-            guard LinearizabilityChecker().check(own) != .linearizable else { continue }
-            lostWithCopies.insert(register.name)
-            if fault == result.fault { result.lostBothCopies() } else { results[fault]?.lostBothCopies() }
-        }
-        return operations.filter { withoutCopies[$0.entity] == nil }
-    }
-
     private func judge(_ load: RegisterLoad, _ number: Int, _ result: inout ClusterFaultResult) {
         let counts = load.counts
         result.changed(acknowledged: counts.acknowledged, unknown: counts.unknown)
-        note(LinearizabilityChecker().check(judged(load, &result)), of: load, "episode \(number)", &result)
+        note(LinearizabilityChecker().check(load.history.operations), of: load, "episode \(number)", &result)
     }
 
     private func note(
@@ -231,7 +200,7 @@ final class ClusterFaultRun {
             do {
                 try await load.readAll()
                 note(
-                    LinearizabilityChecker().check(judged(load, &result)), of: load,
+                    LinearizabilityChecker().check(load.history.operations), of: load,
                     "\(load.registers.first?.name ?? "") at the end", &result)
             } catch {
                 result.failed("at the end: \(error)")

@@ -37,8 +37,9 @@ struct WhyArgument: ParsableArguments {
                 change.map { MapChanges.revisions($0) } ?? "-", reason,
             ]
         }
+        let second = shard.secondStandby.isEmpty ? [] : [["second standby", shard.secondStandby, "-", "-", ""]]
         return ["shard \(shard.shard), term \(shard.term), in revision \(answer.revision) of the map"]
-            + TextTable.lines([["PLACE", "NODE", "SINCE", "REVISION", "WHY"]] + rows)
+            + TextTable.lines([["PLACE", "NODE", "SINCE", "REVISION", "WHY"]] + rows + second)
     }
 }
 

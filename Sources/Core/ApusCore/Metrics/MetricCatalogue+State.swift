@@ -59,6 +59,9 @@ extension MetricCatalogue {
         .gauge(
             "apus_replication_shards_alone", "shards",
             "Shards whose changes this node acknowledges alone because the map names no standby."),
+        .gauge(
+            "apus_replication_second_standbys_behind", "shards",
+            "Shards of this node whose second standby does not have a complete copy."),
         .gauge("apus_replication_shard_entities_max", "entities", "Entities in the largest shard of this node."),
         .gauge(
             "apus_replication_shard_bytes_max", "bytes", "Bytes of entity states in the largest shard of this node."),

@@ -26,7 +26,7 @@ import OrderedCollections
 /// most `pausesMax`, because a drain has a time-out. A node whose shards nobody uses does not pause, and moves more of
 /// them at once (``unusedFactor``).
 ///
-/// A move that only changes the standby ends after `settingStandby`. Every step can be repeated and has its own
+/// A move that only changes a standby ends after `settingStandby`. Every step can be repeated and has its own
 /// deadline. If a deadline passes, or the map changes in the meantime, the move is abandoned: the entities are
 /// released, the shard stays where it is, and is tried again after `retryDelay`. Calls wait only from `streaming` on.
 /// The map changes only after the states were sent; calls that then arrive here are answered `moved`.
@@ -67,7 +67,7 @@ package struct HandoverStateMachine: Sendable {
         /// The target has accepted all entity states.
         case streamed(ShardMove)
         case streamFailed(ShardMove)
-        /// A `setStandby` or `handOver` of this machine was not applied.
+        /// A `setStandby`, `setSecondStandby` or `handOver` of this machine was not applied.
         case proposalFailed([ShardMove])
         /// This node's thread ran late by `latenessMax` or more.
         case late
@@ -80,6 +80,8 @@ package struct HandoverStateMachine: Sendable {
     package enum Action: Sendable, Equatable {
         /// Propose ``OwnershipDecision/setStandby(_:)``.
         case setStandby([ShardMove])
+        /// Propose ``OwnershipDecision/setSecondStandby(_:)``.
+        case setSecondStandby([ShardMove])
         /// Feed the target beside the standby until the move is `completed` or `abandoned`. Report `replicaReady` when
         /// the target has everything, and from then on acknowledge nothing that it does not have.
         case awaitReplica(ShardMove)
@@ -110,11 +112,27 @@ package struct HandoverStateMachine: Sendable {
         case handingOver
     }
 
+    /// What the target of a move becomes in the end.
+    package enum Role: Sendable {
+        case owner, standby, secondStandby
+
+        /// The member that has the role.
+        package func holder(of shard: ShardID, in map: ClusterMap) -> Member? {
+            switch self {
+            case .owner: map.owner(of: shard)
+            case .standby: map.standby(of: shard)
+            case .secondStandby: map.secondStandby(of: shard)
+            }
+        }
+    }
+
     private struct Moving: Sendable {
         var move: ShardMove
-        /// False if only the standby changes.
-        var isHandover: Bool
+        var role: Role
         var step: Step
+
+        /// The role that the target gets once it has caught up.
+        var firstRole: Role { role == .owner ? .standby : role }
 
         var isCatchingUp: Bool {
             if case .catchingUp = step { true } else { false }
@@ -172,7 +190,7 @@ package struct HandoverStateMachine: Sendable {
         case .mapChanged(let newer): adopt(newer, now: now, actions: &actions)
         case .replicaReady(let move):
             guard let current = moving[move.shard], current.move == move, case .catchingUp = current.step else { break }
-            if map?.standby(of: move.shard)?.id == move.target {
+            if let map, current.firstRole.holder(of: move.shard, in: map)?.id == move.target {
                 goOn(current, now: now, actions: &actions)
             } else {
                 moving[move.shard]?.step = .caughtUp
@@ -224,7 +242,9 @@ package struct HandoverStateMachine: Sendable {
             }
             switch current.step {
             case .caughtUp, .settingStandby:
-                if standby?.id == move.target { goOn(current, now: now, actions: &actions) }
+                if current.firstRole.holder(of: move.shard, in: newer)?.id == move.target {
+                    goOn(current, now: now, actions: &actions)
+                }
             case .catchingUp: break
             case .streaming, .streamed, .handingOver:
                 if standby?.id != move.target { abandon(move, .mapChanged, now: now, actions: &actions) }
@@ -245,9 +265,9 @@ package struct HandoverStateMachine: Sendable {
         isRebalancing ? placement.isMisplaced(shard, in: map) : placement.mustMove(shard, in: map)
     }
 
-    /// The target is the standby in the map and has everything.
+    /// The target has its first role in the map, and has everything.
     private mutating func goOn(_ current: Moving, now: MonotonicTime, actions: inout [Action]) {
-        guard current.isHandover else { return complete(current.move, actions: &actions) }
+        guard current.role == .owner else { return complete(current.move, actions: &actions) }
         moving[current.move.shard]?.step = .streaming(deadline: now + configuration.streamTimeout)
         actions.append(.stream(current.move))
     }
@@ -270,10 +290,13 @@ package struct HandoverStateMachine: Sendable {
 
     /// Proposes all shards whose targets caught up in one swap, as with hand-overs.
     private mutating func proposeStandbys(actions: inout [Action]) {
-        let moves = moving.values.filter { $0.step == .caughtUp }.map(\.move)
-        guard !moves.isEmpty else { return }
-        for move in moves { moving[move.shard]?.step = .settingStandby }
-        actions.append(.setStandby(moves))
+        let caughtUp = moving.values.filter { $0.step == .caughtUp }
+        guard !caughtUp.isEmpty else { return }
+        for current in caughtUp { moving[current.move.shard]?.step = .settingStandby }
+        let first = caughtUp.filter { $0.firstRole == .standby }.map(\.move)
+        let second = caughtUp.filter { $0.firstRole == .secondStandby }.map(\.move)
+        if !first.isEmpty { actions.append(.setStandby(first)) }
+        if !second.isEmpty { actions.append(.setSecondStandby(second)) }
     }
 
     /// Proposes all shards whose states were sent in one swap: at once if no other shard's states are in transfer,
@@ -320,12 +343,19 @@ package struct HandoverStateMachine: Sendable {
             guard isToMove(index, map, placement), moving[shard] == nil, resting[shard] == nil else {
                 continue
             }
-            let isHandover = goal.owner != slot
-            guard let target = map.member(at: isHandover ? goal.owner : goal.standby) else { continue }
+            let role: Role =
+                goal.owner != slot ? .owner : goal.standby != assignment.standby ? .standby : .secondStandby
+            let wanted =
+                switch role {
+                case .owner: goal.owner
+                case .standby: goal.standby
+                case .secondStandby: goal.secondStandby
+                }
+            guard let target = map.member(at: wanted) else { continue }
             let move = ShardMove(shard: shard, epoch: assignment.epoch, owner: local, target: target.id)
             addedCount += 1
             moving[shard] = Moving(
-                move: move, isHandover: isHandover, step: .catchingUp(deadline: now + configuration.prepareTimeout))
+                move: move, role: role, step: .catchingUp(deadline: now + configuration.prepareTimeout))
             actions.append(.awaitReplica(move))
         }
         if addedCount > 0 {

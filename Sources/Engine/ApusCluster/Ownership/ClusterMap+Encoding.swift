@@ -5,12 +5,13 @@ import SwiftProtobuf
 
 /// The encoding of the map in the ownership store: one `MapValue` of `proto/apus/cluster.proto`, about 32 KiB. It has 4
 /// to 16 KiB more for the owners, and as much for the standbys, if one of them was named without a planned move. The
-/// history has 8 KiB, and up to 20 KiB for its changes.
+/// second standbys have 8 KiB, and 4 to 16 KiB for when they were named. The history has 8 KiB, and up to 20 KiB for
+/// its changes.
 ///
 /// **Versions.** Fields are only added. A node of the previous wire version ignores those that it does not know, and
 /// leaves them out of the maps that it writes. A new field must therefore be one that a map can lose: the history
-/// begins again, and a node that was cordoned is cordoned no more. An operator can cordon a node only when all nodes
-/// have wire version 2 (``ClusterService/cordon(_:_:)``).
+/// begins again, the second standbys are named again, and a node that was cordoned is cordoned no more. An operator can
+/// cordon a node only when all nodes have wire version 2 (``ClusterService/cordon(_:_:)``).
 ///
 /// The value does not include the revision. The store returns it beside the value.
 extension ClusterMap {
@@ -36,6 +37,12 @@ extension ClusterMap {
         value.owners = Data(owners)
         value.standbys = Data(standbys)
         value.epochs = Data(epochs)
+        if shards.contains(where: { $0.secondStandby != .none }) {
+            var secondStandbys: [UInt8] = []
+            for shard in shards { secondStandbys.append(bigEndian: shard.secondStandby.rawValue) }
+            value.secondStandbys = Data(secondStandbys)
+            value.secondStandbyNamedIn = shards.map(\.secondStandbyNamedIn)
+        }
         // An empty list means that planned moves named all.
         if shards.contains(where: { $0.standbyNamedIn > 0 }) { value.standbyNamedIn = shards.map(\.standbyNamedIn) }
         if shards.contains(where: { $0.ownerNamedIn > 0 }) { value.ownerNamedIn = shards.map(\.ownerNamedIn) }
@@ -72,7 +79,11 @@ extension ClusterMap {
         guard epochs.allSatisfy({ $0 <= WireNumber.termMax }) else {
             throw ApusError(.malformed, "the cluster map has an epoch that is out of bounds")
         }
-        let namings = [value.standbyNamedIn, value.ownerNamedIn]
+        let seconds: [UInt16] = Self.integers(in: value.secondStandbys)
+        guard value.secondStandbys.isEmpty || seconds.count == ShardID.count else {
+            throw ApusError(.malformed, "the cluster map has \(seconds.count) second standbys")
+        }
+        let namings = [value.standbyNamedIn, value.ownerNamedIn, value.secondStandbyNamedIn]
         guard namings.allSatisfy({ $0.isEmpty || $0.count == ShardID.count }) else {
             throw ApusError(.malformed, "the cluster map does not say of every shard when its nodes were named")
         }
@@ -85,13 +96,15 @@ extension ClusterMap {
         for index in shards.indices {
             let owner = MemberSlot(rawValue: owners[index])
             let standby = MemberSlot(rawValue: standbys[index])
-            guard Self.isValid(owner, of: members.count), Self.isValid(standby, of: members.count) else {
+            let second = seconds.isEmpty ? .none : MemberSlot(rawValue: seconds[index])
+            guard [owner, standby, second].allSatisfy({ Self.isValid($0, of: members.count) }) else {
                 throw ApusError(.malformed, "shard \(index) names a member that is not in the cluster map")
             }
             shards[index] = ShardAssignment(
                 owner: owner, standby: standby, epoch: epochs[index],
                 standbyNamedIn: Self.revision(at: index, in: namings[0], of: revision),
-                ownerNamedIn: Self.revision(at: index, in: namings[1], of: revision))
+                ownerNamedIn: Self.revision(at: index, in: namings[1], of: revision), secondStandby: second,
+                secondStandbyNamedIn: Self.revision(at: index, in: namings[2], of: revision))
         }
     }
 

@@ -48,6 +48,9 @@ public struct ClusterMap: Sendable, Equatable {
     /// The standby of a shard, if it has one.
     public func standby(of shard: ShardID) -> Member? { member(at: self[shard].standby) }
 
+    /// The second standby of a shard, if it has one.
+    public func secondStandby(of shard: ShardID) -> Member? { member(at: self[shard].secondStandby) }
+
     /// The first revision that the map after this one can have.
     package var nextRevision: UInt64 { revision < .max ? revision + 1 : .max }
 
@@ -56,8 +59,8 @@ public struct ClusterMap: Sendable, Equatable {
     /// epoch.
     ///
     /// A node of an earlier version stores a map without ``ShardAssignment/standbyNamedIn``,
-    /// ``ShardAssignment/ownerNamedIn``, ``Member/isCordoned``, ``Member/watchRule`` and ``history``. It counts as the
-    /// same map.
+    /// ``ShardAssignment/ownerNamedIn``, ``ShardAssignment/secondStandby``, ``Member/isCordoned``, ``Member/watchRule``
+    /// and ``history``. It counts as the same map.
     package func isSuccessor(of earlier: ClusterMap) -> Bool {
         guard revision > earlier.revision else {
             let (new, old) = (withoutAdditions, earlier.withoutAdditions)
@@ -76,6 +79,7 @@ public struct ClusterMap: Sendable, Equatable {
         for index in map.members.indices {
             (map.members[index].isCordoned, map.members[index].watchRule) = (false, nil)
         }
+        for index in map.shards.indices { map.shards[index].loseSecondStandby() }
         return map
     }
 

@@ -161,7 +161,7 @@ extension ClusterMap {
         case .cordon(let name, let isCordoned):
             (isCordoned ? .cordoned : .uncordoned, member(named: name).map { [$0.id] } ?? [])
         case .weigh(let name, _): (.weighted, member(named: name).map { [$0.id] } ?? [])
-        case .confirm, .setWatchRule: nil
+        case .setSecondStandby, .confirm, .setWatchRule: nil
         }
     }
 }

@@ -13,6 +13,8 @@ package enum OwnershipDecision: Sendable, Equatable {
     case leave(NodeID)
     /// Another standby for shards, of the same owner and epoch.
     case setStandby([ShardMove])
+    /// Another second standby for shards, of the same owner and epoch. It has everything.
+    case setSecondStandby([ShardMove])
     /// The standby becomes the owner. It has everything.
     case handOver([ShardMove])
     /// A member was perhaps about to be declared dead. The same map follows, so that whatever was decided on this one
@@ -49,6 +51,10 @@ extension ClusterMap {
     /// The most slots of a map. Names beyond it are refused.
     package static let memberCountMax = 1000
 
+    /// The members that a cluster must have for shards to get a second standby. With three, the two that hold a shard
+    /// are a majority, and the third takes no shard from them.
+    package static let secondStandbyMemberCountMin = 4
+
     /// The map that results from a decision; nil if the decision changes nothing (any more).
     ///
     /// Applied to its own result, a decision changes nothing. The exception is ``OwnershipDecision/confirm(_:)``, which
@@ -67,6 +73,10 @@ extension ClusterMap {
         case .drain(let node):
             guard let slot = aliveSlot(of: node) else { throw ApusError(.fenced) }
             next.members[Int(slot.rawValue)].state = .draining
+            for index in next.shards.indices where next.shards[index].secondStandby == slot {
+                next.shards[index].loseSecondStandby()
+            }
+            next.fillSecondStandbys()
         case .leave(let node):
             guard aliveSlot(of: node) != nil || members.contains(where: { $0.id == node && $0.state == .left }) else {
                 throw ApusError(.fenced)
@@ -74,6 +84,9 @@ extension ClusterMap {
             next.retire([node], as: .left)
         case .setStandby(let moves):
             for move in moves { next.setStandby(move) }
+            next.fillSecondStandbys()
+        case .setSecondStandby(let moves):
+            for move in moves { next.setSecondStandby(move) }
         case .handOver(let moves):
             for move in moves { next.handOver(move) }
         case .confirm(let node):
@@ -82,7 +95,10 @@ extension ClusterMap {
         case .cordon(let name, let isCordoned):
             guard let slot = slot(of: name) else { throw ApusError(.targetUnknown, "there is no node \(name)") }
             next.members[Int(slot.rawValue)].isCordoned = isCordoned
-            if !isCordoned { next.fillStandbys() }
+            if !isCordoned {
+                next.fillStandbys()
+                next.fillSecondStandbys()
+            }
         case .weigh(let name, let weight):
             guard let slot = slot(of: name) else { throw ApusError(.targetUnknown, "there is no node \(name)") }
             next.members[Int(slot.rawValue)].weight = weight
@@ -153,10 +169,11 @@ extension ClusterMap {
             }
         }
         fillStandbys()
+        fillSecondStandbys()
     }
 
-    /// Removes nodes and their assignments. The standby becomes owner under the next epoch. If it is removed too, the
-    /// best remaining member does.
+    /// Removes nodes and their assignments. The standby becomes owner under the next epoch, and the second standby
+    /// takes its place. If all three are removed, the best remaining member becomes owner.
     private mutating func retire(_ nodes: [NodeID], as state: Member.State) {
         var gone: [MemberSlot] = []
         for node in nodes {
@@ -167,6 +184,7 @@ extension ClusterMap {
         guard !gone.isEmpty else { return }
         for index in shards.indices {
             var shard = shards[index]
+            if gone.contains(shard.secondStandby) { shard.loseSecondStandby() }
             if gone.contains(shard.standby) { shard.loseStandby() }
             if gone.contains(shard.owner) {
                 shard.loseOwner()
@@ -175,6 +193,7 @@ extension ClusterMap {
             shards[index] = shard
         }
         fillStandbys()
+        fillSecondStandbys()
     }
 
     private func bestOwner(of shard: Int) -> MemberSlot {
@@ -183,32 +202,59 @@ extension ClusterMap {
             ?? ShardPlacement.ranking(shard: shard, in: self) { $0.state.isAlive }.first ?? .none
     }
 
-    /// Assigns to every shard without a standby the best member that accepts shards. If the best has more than its
-    /// share, the least loaded member comes first.
+    /// Assigns to every shard without a standby the best member that accepts shards.
     private mutating func fillStandbys() {
+        let revision = nextRevision
+        fill(\.standby) { $0.nameStandby($1, in: revision) }
+    }
+
+    /// The same for the second standbys, in a cluster of at least ``secondStandbyMemberCountMin`` members that accept
+    /// shards. With fewer members, those that exist are kept.
+    private mutating func fillSecondStandbys() {
+        guard wantsSecondStandbys else { return }
+        let revision = nextRevision
+        fill(\.secondStandby) { $0.nameSecondStandby($1, in: revision) }
+    }
+
+    private var wantsSecondStandbys: Bool {
+        members.count(where: \.acceptsShards) >= Self.secondStandbyMemberCountMin
+    }
+
+    /// Fills an empty role of the shards that have an owner. If the best member has more than its share of the role,
+    /// the best that has less comes first.
+    private mutating func fill(
+        _ role: KeyPath<ShardAssignment, MemberSlot>, _ name: (inout ShardAssignment, MemberSlot) -> Void
+    ) {
         guard members.contains(where: \.acceptsShards),
-            shards.contains(where: { $0.standby == .none && $0.owner != .none })
+            shards.contains(where: { $0[keyPath: role] == .none && $0.owner != .none })
         else { return }
-        var stoodBy = Array(repeating: 0, count: members.count)
-        for shard in shards where shard.standby != .none { stoodBy[Int(shard.standby.rawValue)] += 1 }
+        var counts = Array(repeating: 0, count: members.count)
+        for shard in shards where shard[keyPath: role] != .none { counts[Int(shard[keyPath: role].rawValue)] += 1 }
         let weightSum = members.filter(\.acceptsShards).reduce(0) { $0 + Double(max(1, $1.weight)) }
-        let loadMax = members.map {
+        let countsMax = members.map {
             Int(Double(shards.count) * Double(max(1, $0.weight)) / weightSum * ShardPlacement.loadMax) + 1
         }
-        for index in shards.indices where shards[index].standby == .none && shards[index].owner != .none {
+        for index in shards.indices where shards[index][keyPath: role] == .none && shards[index].owner != .none {
             let ranking = ShardPlacement.ranking(shard: index, in: self, where: \.acceptsShards)
-                .filter { $0 != shards[index].owner }
-            let chosen =
-                ranking.first { stoodBy[Int($0.rawValue)] < loadMax[Int($0.rawValue)] } ?? ranking.first
-            guard let chosen else { continue }
-            shards[index].nameStandby(chosen, in: nextRevision)
-            stoodBy[Int(chosen.rawValue)] += 1
+                .filter { !shards[index].isHeld(by: $0) }
+            let best = ranking.first { counts[Int($0.rawValue)] < countsMax[Int($0.rawValue)] } ?? ranking.first
+            guard let best else { continue }
+            name(&shards[index], best)
+            counts[Int(best.rawValue)] += 1
         }
     }
 
     private mutating func setStandby(_ move: ShardMove) {
         guard let (index, target) = place(of: move), target != shards[index].owner else { return }
-        shards[index].moveStandby(to: target)
+        let former = member(at: shards[index].standby)
+        shards[index].moveStandby(
+            to: target, keepingFormer: former?.state == .up && wantsSecondStandbys)
+        if member(at: shards[index].secondStandby)?.state == .draining { shards[index].loseSecondStandby() }
+    }
+
+    private mutating func setSecondStandby(_ move: ShardMove) {
+        guard let (index, target) = place(of: move), !shards[index].isHeld(by: target) else { return }
+        shards[index].moveSecondStandby(to: target)
     }
 
     /// Only a standby of the shard can become its owner: no other node has its state.

@@ -171,7 +171,7 @@ package struct OwnershipStateMachine: Sendable {
         /// True if it can wait for more urgent proposals.
         var isPlanned: Bool {
             switch decision {
-            case .setStandby, .handOver: true
+            case .setStandby, .setSecondStandby, .handOver: true
             case .join, .declareDead, .drain, .leave, .confirm, .cordon, .weigh, .setWatchRule: false
             }
         }

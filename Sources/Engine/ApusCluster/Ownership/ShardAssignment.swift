@@ -1,6 +1,10 @@
 public import ApusCore
 
-/// The owner of a shard, its standby, and the fencing token.
+/// The owner of a shard, its two standbys, and the fencing token.
+///
+/// **The second standby** has a third copy of the replicated states, so that they survive if the owner and the standby
+/// fail together. A cluster of fewer than ``ClusterMap/secondStandbyMemberCountMin`` members names none. If the standby
+/// fails, the second standby takes its place.
 ///
 /// **What a standby may lack.** A planned move names a node only if it has everything, and the owner then acknowledges
 /// nothing without it (D18). After a death, and if there was no standby, a node is named without that condition: it may
@@ -18,24 +22,39 @@ public struct ShardAssignment: Sendable, Hashable {
     /// As ``standbyNamedIn``, for the owner: the revision that named it standby under the epoch before, or owner if it
     /// was not the standby; 0 after a planned hand-over.
     public var ownerNamedIn: UInt64
+    public var secondStandby: MemberSlot
+    /// As ``standbyNamedIn``, for the second standby.
+    public var secondStandbyNamedIn: UInt64
 
     public init(
         owner: MemberSlot = .none, standby: MemberSlot = .none, epoch: Epoch = 0, standbyNamedIn: UInt64 = 0,
-        ownerNamedIn: UInt64 = 0
+        ownerNamedIn: UInt64 = 0, secondStandby: MemberSlot = .none, secondStandbyNamedIn: UInt64 = 0
     ) {
         self.owner = owner
         self.standby = standby
         self.epoch = epoch
         self.standbyNamedIn = standbyNamedIn
         self.ownerNamedIn = ownerNamedIn
+        self.secondStandby = secondStandby
+        self.secondStandbyNamedIn = secondStandbyNamedIn
+    }
+
+    /// True if the member has a role.
+    package func isHeld(by member: MemberSlot) -> Bool {
+        owner == member || standby == member || secondStandby == member
     }
 
     // MARK: After a death
 
-    /// Removes the standby.
+    /// Removes the standby. The second standby takes its place, if there is one.
     package mutating func loseStandby() {
-        standby = .none
-        standbyNamedIn = 0
+        (standby, standbyNamedIn) = (secondStandby, secondStandbyNamedIn)
+        loseSecondStandby()
+    }
+
+    /// Removes the second standby.
+    package mutating func loseSecondStandby() {
+        (secondStandby, secondStandbyNamedIn) = (.none, 0)
     }
 
     /// Removes the owner. The standby takes its place, if there is one.
@@ -58,13 +77,28 @@ public struct ShardAssignment: Sendable, Hashable {
         standbyNamedIn = member == .none ? 0 : revision
     }
 
+    /// Names a second standby, whatever it holds.
+    package mutating func nameSecondStandby(_ member: MemberSlot, in revision: UInt64) {
+        secondStandby = member
+        secondStandbyNamedIn = member == .none ? 0 : revision
+    }
+
     // MARK: Planned moves
 
-    /// Replaces the standby by a member that has everything.
-    package mutating func moveStandby(to member: MemberSlot) {
+    /// Replaces the standby by a member that has everything. If that is the second standby, the two change places.
+    ///
+    /// - Parameter isKept: The former standby, which has everything too, becomes the second standby.
+    package mutating func moveStandby(to member: MemberSlot, keepingFormer isKept: Bool = false) {
         guard member != standby else { return }
+        if isKept || member == secondStandby { (secondStandby, secondStandbyNamedIn) = (standby, standbyNamedIn) }
         standby = member
         standbyNamedIn = 0
+    }
+
+    /// Replaces the second standby by a member that has everything.
+    package mutating func moveSecondStandby(to member: MemberSlot) {
+        guard member != secondStandby else { return }
+        (secondStandby, secondStandbyNamedIn) = (member, 0)
     }
 
     /// Makes the standby, which has everything, the owner. The owner becomes the standby and has what it had.

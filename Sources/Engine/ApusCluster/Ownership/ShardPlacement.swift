@@ -3,10 +3,10 @@ import ApusCore
 /// The target placement of shards: weighted rendezvous hashing with bounded loads (D5).
 ///
 /// Each member gets a score for each shard from a hash of its name and the shard. The best is the owner, the next the
-/// standby (Thaler, Ravishankar 1998; weights after Schindelhauer, Schomaker 2005). When a member leaves, only its own
-/// shards move, and when it returns it gets the same ones. Plain rendezvous leaves the fullest member about 10 % over
-/// the mean. A member therefore gets at most ``loadMax`` times its fair share, and the rest goes to the next in rank
-/// (Mirrokni, Thorup, Zadimoghaddam 2018).
+/// standby, and with enough members the third the second standby (Thaler, Ravishankar 1998; weights after
+/// Schindelhauer, Schomaker 2005). When a member leaves, only its own shards move, and when it returns it gets the same ones. Plain
+/// rendezvous leaves the fullest member about 10 % over the mean. A member therefore gets at most ``loadMax`` times its
+/// fair share, and the rest goes to the next in rank (Mirrokni, Thorup, Zadimoghaddam 2018).
 ///
 /// **Cordoned members** keep the shards that they own or stand by for, and get no others. The other shards are shared
 /// among the other members.
@@ -17,10 +17,11 @@ package struct ShardPlacement: Sendable, Equatable {
     /// The most shards of a member, relative to its fair share by weight.
     package static let loadMax = 1.05
 
-    /// The owner and standby that a shard should have; `none` if there are too few members.
+    /// The owner and standbys that a shard should have; `none` if there are too few members.
     package struct Goal: Sendable, Equatable {
-        package var owner: MemberSlot
-        package var standby: MemberSlot
+        package var owner: MemberSlot = .none
+        package var standby: MemberSlot = .none
+        package var secondStandby: MemberSlot = .none
     }
 
     /// By shard.
@@ -28,12 +29,13 @@ package struct ShardPlacement: Sendable, Equatable {
     private let candidates: [Candidate]
     private let pins: Pins
 
-    /// The places of cordoned members. Both lists are empty if no member is cordoned.
+    /// The places of cordoned members. The lists are empty if no member is cordoned.
     private struct Pins: Sendable, Equatable {
         /// By shard: the owner if it is cordoned, otherwise `none`.
         var owners: [MemberSlot] = []
         /// The same for the standby.
         var standbys: [MemberSlot] = []
+        var secondStandbys: [MemberSlot] = []
 
         init(_ map: ClusterMap) {
             let isPinned = map.members.map { $0.state == .up && $0.isCordoned }
@@ -43,6 +45,7 @@ package struct ShardPlacement: Sendable, Equatable {
             }
             owners = map.shards.map { pinned($0.owner) }
             standbys = map.shards.map { pinned($0.standby) }
+            secondStandbys = map.shards.map { pinned($0.secondStandby) }
         }
 
         func owner(of shard: Int) -> MemberSlot? {
@@ -51,6 +54,10 @@ package struct ShardPlacement: Sendable, Equatable {
 
         func standby(of shard: Int) -> MemberSlot? {
             standbys.isEmpty || standbys[shard] == .none ? nil : standbys[shard]
+        }
+
+        func secondStandby(of shard: Int) -> MemberSlot? {
+            secondStandbys.isEmpty || secondStandbys[shard] == .none ? nil : secondStandbys[shard]
         }
     }
 
@@ -87,35 +94,38 @@ package struct ShardPlacement: Sendable, Equatable {
     package func isMisplaced(_ shard: Int, in map: ClusterMap) -> Bool {
         let (goal, now) = (goals[shard], map.shards[shard])
         return goal.owner != .none
-            && (now.owner != goal.owner || (goal.standby != .none && now.standby != goal.standby))
+            && (now.owner != goal.owner || (goal.standby != .none && now.standby != goal.standby)
+                || (goal.secondStandby != .none && now.secondStandby != goal.secondStandby))
     }
 
-    /// True if the shard cannot stay, however balanced the members are: it lacks a standby, or one of its two members
-    /// hands over its shards.
+    /// True if the shard cannot stay, however balanced the members are: it lacks a standby, or one of its members hands
+    /// over its shards.
     package func mustMove(_ shard: Int, in map: ClusterMap) -> Bool {
         guard isMisplaced(shard, in: map) else { return false }
         let (goal, now) = (goals[shard], map.shards[shard])
         return map.member(at: now.owner)?.state != .up
             || (goal.standby != .none && map.member(at: now.standby)?.state != .up)
+            || (goal.secondStandby != .none && map.member(at: now.secondStandby)?.state != .up)
     }
 
     /// True if every member that accepts shards owns, and stands by for, about as many as it should.
     package func isBalanced(_ map: ClusterMap) -> Bool {
-        let slotCount = map.members.count
-        var (owned, stoodBy) = (Array(repeating: 0, count: slotCount), Array(repeating: 0, count: slotCount))
-        var (ownedGoal, stoodByGoal) = (owned, stoodBy)
-        let count = { (counts: inout [Int], slot: MemberSlot) in
-            if counts.indices.contains(Int(slot.rawValue)) { counts[Int(slot.rawValue)] += 1 }
-        }
+        let wantsSecond = goals.contains { $0.secondStandby != .none }
+        return isBalanced(map, \.owner, \.owner) && isBalanced(map, \.standby, \.standby)
+            && (!wantsSecond || isBalanced(map, \.secondStandby, \.secondStandby))
+    }
+
+    private func isBalanced(
+        _ map: ClusterMap, _ role: KeyPath<ShardAssignment, MemberSlot>, _ goal: KeyPath<Goal, MemberSlot>
+    ) -> Bool {
+        var counts = Array(repeating: (is: 0, goal: 0), count: map.members.count)
         for index in map.shards.indices {
-            count(&owned, map.shards[index].owner)
-            count(&stoodBy, map.shards[index].standby)
-            count(&ownedGoal, goals[index].owner)
-            count(&stoodByGoal, goals[index].standby)
+            let slot = Int(map.shards[index][keyPath: role].rawValue)
+            let wanted = Int(goals[index][keyPath: goal].rawValue)
+            if counts.indices.contains(slot) { counts[slot].is += 1 }
+            if counts.indices.contains(wanted) { counts[wanted].goal += 1 }
         }
-        return candidates.map { Int($0.slot.rawValue) }.allSatisfy { slot in
-            Self.isNear(owned[slot], ownedGoal[slot]) && Self.isNear(stoodBy[slot], stoodByGoal[slot])
-        }
+        return candidates.map { counts[Int($0.slot.rawValue)] }.allSatisfy { Self.isNear($0.is, $0.goal) }
     }
 
     /// True if nothing needs to move: the members are balanced, and no shard must move.
@@ -181,14 +191,26 @@ package struct ShardPlacement: Sendable, Equatable {
     private static func place(shardCount: Int, on candidates: [Candidate], _ pins: Pins) -> [Goal] {
         var owned = Loads(of: candidates, sharing: shardCount - pins.owners.count { $0 != .none })
         var stoodBy = Loads(of: candidates, sharing: shardCount - pins.standbys.count { $0 != .none })
+        var second = Loads(of: candidates, sharing: shardCount - pins.secondStandbys.count { $0 != .none })
+        let wantsSecond = candidates.count >= ClusterMap.secondStandbyMemberCountMin
         return (0..<shardCount).map { shard in
             let ranking = ranking(shard: shard, of: candidates)
             guard let owner = pins.owner(of: shard) ?? owned.take(ranking) else {
-                return Goal(owner: .none, standby: .none)
+                return Goal()
             }
-            if let standby = pins.standby(of: shard), standby != owner { return Goal(owner: owner, standby: standby) }
-            // If weights differ widely, no standby may be under its bound. A full one is better than none.
-            return Goal(owner: owner, standby: stoodBy.take(ranking.filter { $0 != owner }) ?? .none)
+            var goal = Goal(owner: owner)
+            if let pinned = pins.standby(of: shard), pinned != owner {
+                goal.standby = pinned
+            } else {
+                // If weights differ widely, no standby may be under its bound. A full one is better than none.
+                goal.standby = stoodBy.take(ranking.filter { $0 != owner }) ?? .none
+            }
+            if let pinned = pins.secondStandby(of: shard), pinned != owner, pinned != goal.standby {
+                goal.secondStandby = pinned
+            } else if wantsSecond {
+                goal.secondStandby = second.take(ranking.filter { $0 != owner && $0 != goal.standby }) ?? .none
+            }
+            return goal
         }
     }
 

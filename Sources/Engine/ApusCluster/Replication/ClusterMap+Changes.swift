@@ -1,7 +1,7 @@
 package import ApusCore
 
 extension ClusterMap {
-    /// The shards whose epoch, owner or standby differs in a newer map, in order. A node that died, or returned as
+    /// The shards whose epoch, owner or standbys differ in a newer map, in order. A node that died, or returned as
     /// another incarnation, also counts as different.
     package func shards(changedIn newer: ClusterMap) -> [ShardID] {
         var isOther = Array(repeating: true, count: max(members.count, newer.members.count))
@@ -14,7 +14,10 @@ extension ClusterMap {
         }
         return newer.shards.indices.compactMap { index in
             let shard = newer.shards[index]
-            guard shard != shards[index] || concerns(shard.owner) || concerns(shard.standby) else { return nil }
+            guard
+                shard != shards[index] || concerns(shard.owner) || concerns(shard.standby)
+                    || concerns(shard.secondStandby)
+            else { return nil }
             return ShardID(UInt16(index))
         }
     }

@@ -183,11 +183,14 @@ package struct ReplicaConfiguration: Sendable, Equatable {
     package var shardByteCountMax = 64 << 20
     /// The size of a shard up to which it takes further entities, in bytes.
     package var newEntityByteCountMax: Int { shardByteCountMax - shardByteCountMax / 8 }
-    /// Entities that this node owns, and entities that it holds copies of; each is limited to this. Key `entities_max`.
+    /// Entities that this node owns. A node holds copies of up to twice as many, because each state may have two. Key
+    /// `entities_max`.
     package var entityCountMax = 2_000_000
-    /// Keys and states of these, in bytes; owned ones and copies are each limited to this. Beyond it changes are
-    /// refused with 10007, and copies are not accepted. Key `bytes_max`.
+    /// Keys and states of the owned entities, in bytes; those of copies are limited to twice as much. Beyond it changes
+    /// are refused with 10007, and copies are not accepted. Key `bytes_max`.
     package var byteCountMax = 1 << 30
+    package var copiedEntityCountMax: Int { 2 * entityCountMax }
+    package var copiedByteCountMax: Int { 2 * byteCountMax }
     /// Unacknowledged changes of one shard. A further one is refused with 10007. Key `waiting_max`.
     package var waitingCountMax = 16_384
     /// Bytes of unacknowledged changes of one shard. Key `waiting_bytes_max`.

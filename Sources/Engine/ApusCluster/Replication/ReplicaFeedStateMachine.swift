@@ -1,7 +1,7 @@
 package import ApusCore
 import DequeModule
 
-/// The stream of one shard from its owner to one target: its standby, or the candidate of a planned move (D18).
+/// The stream of one shard from its owner to one target: a standby, or the candidate of a planned move (D18).
 ///
 /// ```
 ///              nextBatch, …                 every entity was walked, no change waits
@@ -63,6 +63,9 @@ package struct ReplicaFeedStateMachine: Sendable {
     /// The target was bound when an earlier stream ended.
     private var keepsEarlier = false
     private var isBindingSent = false
+    /// The target may have been notified that its copy binds the owner.
+    private var hasClaimed = false
+    private var namedIn: UInt64 = 0
     /// Batches before this one do not show the target's present role.
     private var bindingFrom: UInt64 = 1
     private var phase = Phase.walking(slot: 0)
@@ -97,9 +100,21 @@ package struct ReplicaFeedStateMachine: Sendable {
     /// From now on the owner acknowledges nothing that the target does not have.
     package mutating func require() { isRequired = true }
 
-    /// The target's role changed. It is notified again that its copy binds the owner, and is bound when it confirms
+    /// The target is not the standby, or not any more. Until its copy is complete the owner does not wait for it,
+    /// unless the target may rely on that.
+    package mutating func release() {
+        if confirmed == nil, !hasClaimed { isRequired = false }
+    }
+
+    /// The map names the target standby. If it does so in a later revision than known, the target may have had no role
+    /// in maps that this node did not see, or it was a candidate and was named without a planned move. It does not know
+    /// that it was never released. It is notified again that its copy binds the owner, and is bound when it confirms
     /// that.
-    package mutating func rebind() {
+    ///
+    /// - Parameter revision: As ``ShardAssignment/standbyNamedIn``.
+    package mutating func named(in revision: UInt64) {
+        defer { namedIn = revision }
+        guard revision > namedIn else { return }
         keepsEarlier = keepsEarlier || isBound
         isBound = false
         isBindingSent = false
@@ -138,6 +153,7 @@ package struct ReplicaFeedStateMachine: Sendable {
         if isRequired, phase == .following, batch.position >= acknowledged {
             batch.isBinding = true
             isBindingSent = true
+            hasClaimed = true
         }
         nextSequence += 1
         underWay.append(batch)

@@ -32,6 +32,8 @@ struct ReplicaMetrics: Sendable {
     /// Shards that this node replicates as their owner, and those of them whose changes it acknowledges alone.
     private let shards = Gauge(label: "apus_replication_shards")
     private let shardsAlone = Gauge(label: "apus_replication_shards_alone")
+    /// Those whose second standby does not have a complete copy.
+    private let secondStandbysBehind = Gauge(label: "apus_replication_second_standbys_behind")
     /// The most entities, and the most bytes, of one shard of this node.
     private let shardEntitiesMax = Gauge(label: "apus_replication_shard_entities_max")
     private let shardBytesMax = Gauge(label: "apus_replication_shard_bytes_max")
@@ -64,6 +66,7 @@ struct ReplicaMetrics: Sendable {
     func show(_ survey: ReplicaOwnerStateMachine.Survey) {
         shards.record(Double(survey.openCount))
         shardsAlone.record(Double(survey.aloneCount))
+        secondStandbysBehind.record(Double(survey.behindCount))
         shardEntitiesMax.record(Double(survey.shardEntityCountMax))
         shardBytesMax.record(Double(survey.shardByteCountMax))
         silentPeers.record(Double(survey.silentPeerCount))

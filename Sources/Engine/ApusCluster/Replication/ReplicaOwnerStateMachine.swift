@@ -92,17 +92,21 @@ package struct ReplicaOwnerStateMachine: Sendable {
         shards[Int(shard.rawValue)] = ReplicaShardStateMachine(
             shard: shard, epoch: epoch, table: table, configuration: configuration)
         var effects = Effects()
-        setStandby(of: shard, &effects)
+        setStandbys(of: shard, &effects)
         if let (candidate, since) = awaited.removeValue(forKey: shard), since == epoch, map.isAlive(candidate) {
             perform(on: shard, &effects) { $0?.setCandidate(candidate) }
         }
         return effects
     }
 
-    private mutating func setStandby(of shard: ShardID, _ effects: inout Effects) {
-        let standby = map.standby(of: shard).flatMap { $0.state.isAlive && $0.id != local ? $0.id : nil }
-        let namedIn = map[shard].standbyNamedIn
-        perform(on: shard, &effects) { $0?.setStandby(standby, namedIn: namedIn) }
+    private mutating func setStandbys(of shard: ShardID, _ effects: inout Effects) {
+        let assignment = map[shard]
+        let (first, second) = (target(at: assignment.standby), target(at: assignment.secondStandby))
+        perform(on: shard, &effects) { $0?.setStandbys(first, second, of: assignment) }
+    }
+
+    private func target(at slot: MemberSlot) -> NodeID? {
+        map.member(at: slot).flatMap { $0.state.isAlive && $0.id != local ? $0.id : nil }
     }
 
     /// Applies a newer map.
@@ -114,7 +118,7 @@ package struct ReplicaOwnerStateMachine: Sendable {
         for shard in changed {
             guard let epoch = self[shard]?.epoch else { continue }
             if newer.owner(of: shard)?.id == local, newer[shard].epoch == epoch {
-                setStandby(of: shard, &effects)
+                setStandbys(of: shard, &effects)
             } else {
                 close(shard, &effects)
             }
@@ -139,7 +143,7 @@ package struct ReplicaOwnerStateMachine: Sendable {
         guard !goneLanes.isEmpty else { return }
         let gone = Set(goneLanes.map(\.node))
         for index in shards.indices {
-            guard let candidate = shards[index]?.candidateTarget, gone.contains(candidate) else { continue }
+            guard let candidate = shards[index]?.candidate, gone.contains(candidate) else { continue }
             perform(on: ShardID(UInt16(index)), &effects) { $0?.setCandidate(nil) }
         }
         for lane in goneLanes { peers[lane] = nil }
@@ -181,8 +185,9 @@ package struct ReplicaOwnerStateMachine: Sendable {
         entityCount += after.count - table.count
         byteCount += after.byteCount - table.byteCount
         note(shard, since: before, &effects)
-        if let standby = shards[index]?.standbyTarget { markReady(shard, for: standby) }
-        if let candidate = shards[index]?.candidateTarget { markReady(shard, for: candidate) }
+        if let standby = shards[index]?.standby { markReady(shard, for: standby) }
+        if let second = shards[index]?.secondStandby { markReady(shard, for: second) }
+        if let candidate = shards[index]?.candidate { markReady(shard, for: candidate) }
         return position
     }
 
@@ -262,6 +267,8 @@ package struct ReplicaOwnerStateMachine: Sendable {
         package var openCount = 0
         /// Open shards whose changes no other node has to confirm.
         package var aloneCount = 0
+        /// Open shards whose second standby has not caught up.
+        package var behindCount = 0
         /// The most entities and the most bytes of one shard. The two may belong to different shards.
         package var shardEntityCountMax = 0
         package var shardByteCountMax = 0
@@ -276,6 +283,9 @@ package struct ReplicaOwnerStateMachine: Sendable {
             guard let size = shards[index]?.tableSize else { continue }
             survey.openCount += 1
             if shards[index]?.isAlone == true { survey.aloneCount += 1 }
+            if let second = shards[index]?.secondStandby, shards[index]?.isCaughtUp(second) == false {
+                survey.behindCount += 1
+            }
             survey.shardEntityCountMax = max(survey.shardEntityCountMax, size.count)
             survey.shardByteCountMax = max(survey.shardByteCountMax, size.byteCount)
         }

@@ -41,9 +41,10 @@ import Synchronization
 /// death loses it: "replicated" then means no more than that the change is in this process. A counter and a gauge show
 /// it, and ``isAlone(_:)`` reports it for a shard. State that must survive this belongs in a record.
 ///
-/// **Partitions.** An owner and its standby that are cut off together confirm each other's changes until they see the
-/// map that declares them dead. What they acknowledge in the meantime is lost. The owner that the other nodes name had
-/// no copy, so its promotion reports that changes may be missing.
+/// **Partitions.** With fewer than four nodes, an owner and its standby that are cut off together confirm each other's
+/// changes until they see the map that declares them dead. What they acknowledge in the meantime is lost. The owner
+/// that the other nodes name had no copy, so its promotion reports that changes may be missing. From four nodes on the
+/// second standby must confirm too, and becomes the owner.
 ///
 /// Concurrency model: any thread. One `Mutex` guards the machines and the waiting callers. It is held for one event of
 /// a machine. Messages are encoded and sent outside of it, by one thread at a time, in the order of their batches.

@@ -7,12 +7,13 @@ import NIOCore
 ///
 /// **Who must confirm.** The standby that the map names must have a change before it is acknowledged, and its copy must
 /// be complete. Right after the death of a standby, changes therefore wait until the next one has caught up. If the map
-/// names none, the owner acknowledges alone. The candidate of a planned move must confirm too, from the moment its copy
-/// is complete for as long as it is the candidate: once it ``isCaughtUp(_:)``, the map may name it at any time.
+/// names none, the owner acknowledges alone. The second standby and the candidate of a planned move must confirm too,
+/// from the moment their copies are complete for as long as they have their roles: once the candidate
+/// ``isCaughtUp(_:)``, the map may name it at any time. A node that changes its role is fed by the same stream.
 ///
 /// **Limits.** A change that would exceed a limit is refused and has no effect. If a standby does not answer, changes
-/// wait and are then refused, until the map names another. A candidate that does not have to confirm never has this
-/// effect: if too much waits for it, its stream is restarted.
+/// wait and are then refused, until the map names another. A node that does not have to confirm never has this effect:
+/// if too much waits for it, its stream is restarted.
 ///
 /// **Crashes.** This state ends with the owner; what was acknowledged is at the targets. An answer with a later epoch
 /// ends everything: the shard has another owner, and the outcome of waiting changes is unknown here. A target that
@@ -49,10 +50,13 @@ package struct ReplicaShardStateMachine: Sendable {
     /// The bytes of each change after ``acknowledged``, in order, and their sum.
     private var waiting = Deque<Int>()
     package private(set) var waitingByteCount = 0
-    private var standby: ReplicaFeedStateMachine?
-    /// As ``ShardAssignment/standbyNamedIn``, of the newest map.
-    private var standbyNamedIn: UInt64 = 0
-    private var candidate: ReplicaFeedStateMachine?
+    package private(set) var standby: NodeID?
+    package private(set) var secondStandby: NodeID?
+    package private(set) var candidate: NodeID?
+    /// The revisions of the newest map in which the standbys were named.
+    private var namedIn: (standby: UInt64, secondStandby: UInt64) = (0, 0)
+    /// One for each node with a role.
+    private var feeds: [ReplicaFeedStateMachine] = []
     private var lastStream: UInt64 = 0
     /// A later epoch that a target has seen. Nothing is acknowledged any more.
     package private(set) var supersededBy: Epoch?
@@ -72,40 +76,38 @@ package struct ReplicaShardStateMachine: Sendable {
     /// The number of entities, and the bytes of their keys and states.
     package var tableSize: (count: Int, byteCount: Int) { (table.count, table.byteCount) }
 
-    package var standbyTarget: NodeID? { standby?.target }
-    package var candidateTarget: NodeID? { candidate?.target }
-    private var targets: [NodeID] { [standby?.target, candidate?.target].compactMap { $0 } }
+    /// The nodes that are fed.
+    package var targets: [NodeID] { feeds.map(\.target) }
 
     /// True if changes are acknowledged without another node.
-    package var isAlone: Bool { standby == nil && candidate?.isRequired != true }
+    package var isAlone: Bool { !feeds.contains(where: \.isRequired) }
 
     // MARK: Targets
 
-    /// The map names this standby, or none.
+    /// The map names these standbys, or none.
     ///
-    /// - Parameter namedIn: The revision of ``ShardAssignment/standbyNamedIn``.
-    package mutating func setStandby(_ node: NodeID?, namedIn: UInt64) -> Effects {
+    /// - Parameter assignment: The shard in the newest map.
+    package mutating func setStandbys(
+        _ first: NodeID?, _ second: NodeID?, of assignment: ShardAssignment
+    ) -> Effects {
         var effects = Effects()
-        let isNamedAnew = namedIn > standbyNamedIn
-        standbyNamedIn = namedIn
-        guard node != standby?.target else {
-            // Other nodes were standby in the meantime, in maps that this node did not see. The standby does not know
-            // that it was never released.
-            guard isNamedAnew, standby != nil else { return effects }
-            standby?.rebind()
-            effects.targets = targets
-            return effects
+        let second = second == first ? nil : second
+        let newNamings = (assignment.standbyNamedIn, assignment.secondStandbyNamedIn)
+        guard first != standby || second != secondStandby || newNamings != namedIn else { return effects }
+        (standby, secondStandby, namedIn) = (first, second, newNamings)
+        if candidate == first { candidate = nil }
+        update(&effects)
+        for index in feeds.indices {
+            switch feeds[index].target {
+            case standby:
+                feeds[index].named(in: assignment.standbyNamedIn)
+                feeds[index].require()
+            case secondStandby:
+                feeds[index].named(in: assignment.secondStandbyNamedIn)
+                feeds[index].release()
+            default: feeds[index].release()
+            }
         }
-        end(standby, &effects)
-        if let candidate, candidate.target == node {
-            standby = candidate
-            self.candidate = nil
-            // Named without a planned move, it cannot know that it is still the same candidate.
-            if namedIn > 0 { standby?.rebind() }
-        } else {
-            standby = node.map { newFeed(to: $0) }
-        }
-        standby?.require()
         forgetAccuser()
         settle()
         effects.targets = targets
@@ -115,14 +117,27 @@ package struct ReplicaShardStateMachine: Sendable {
     /// Sets or clears the candidate of a planned move.
     package mutating func setCandidate(_ node: NodeID?) -> Effects {
         var effects = Effects()
-        let node = node == standby?.target ? nil : node
-        guard node != candidate?.target else { return effects }
-        end(candidate, &effects)
-        candidate = node.map { newFeed(to: $0) }
+        let node = node == standby ? nil : node
+        guard node != candidate else { return effects }
+        candidate = node
+        update(&effects)
         forgetAccuser()
         settle()
         effects.targets = targets
         return effects
+    }
+
+    /// Ends the streams to nodes without a role, and begins those to nodes with a new one.
+    private mutating func update(_ effects: inout Effects) {
+        let wanted = [standby, secondStandby, candidate].compactMap { $0 }
+        for feed in feeds where !wanted.contains(feed.target) {
+            effects.ended.append(.init(target: feed.target, end: ReplicaEnd(shard: shard, term: feed.term)))
+        }
+        feeds.removeAll { !wanted.contains($0.target) }
+        for node in wanted where index(of: node) == nil {
+            lastStream += 1
+            feeds.append(ReplicaFeedStateMachine(shard: shard, epoch: epoch, target: node, stream: lastStream))
+        }
     }
 
     /// Forgets a reported later epoch if its reporter is no longer a target and there is a standby that must confirm:
@@ -144,20 +159,9 @@ package struct ReplicaShardStateMachine: Sendable {
     /// True if the node is fed.
     package func isTarget(_ node: NodeID) -> Bool { feed(to: node) != nil }
 
-    private func feed(to node: NodeID) -> ReplicaFeedStateMachine? {
-        if standby?.target == node { return standby }
-        return candidate?.target == node ? candidate : nil
-    }
+    private func index(of node: NodeID) -> Int? { feeds.firstIndex { $0.target == node } }
 
-    private mutating func newFeed(to node: NodeID) -> ReplicaFeedStateMachine {
-        lastStream += 1
-        return ReplicaFeedStateMachine(shard: shard, epoch: epoch, target: node, stream: lastStream)
-    }
-
-    private func end(_ feed: ReplicaFeedStateMachine?, _ effects: inout Effects) {
-        guard let feed else { return }
-        effects.ended.append(.init(target: feed.target, end: ReplicaEnd(shard: shard, term: feed.term)))
-    }
+    private func feed(to node: NodeID) -> ReplicaFeedStateMachine? { index(of: node).map { feeds[$0] } }
 
     // MARK: Changes
 
@@ -173,14 +177,14 @@ package struct ReplicaShardStateMachine: Sendable {
         waiting.append(record.byteCount)
         waitingByteCount += record.byteCount
         // The removal of a missing entity is a change like others, so that every position reaches the targets.
-        standby?.changed(record, slot: slot ?? -1, position: position)
-        candidate?.changed(record, slot: slot ?? -1, position: position)
-        if let candidate, !candidate.isRequired,
-            candidate.queuedCount > configuration.waitingCountMax
-                || candidate.queuedByteCount > configuration.waitingByteCountMax
-        {
+        for index in feeds.indices {
+            feeds[index].changed(record, slot: slot ?? -1, position: position)
+            guard !feeds[index].isRequired,
+                feeds[index].queuedCount > configuration.waitingCountMax
+                    || feeds[index].queuedByteCount > configuration.waitingByteCountMax
+            else { continue }
             lastStream += 1
-            self.candidate?.restart(as: lastStream)
+            feeds[index].restart(as: lastStream)
         }
         settle()
         return position
@@ -209,42 +213,28 @@ package struct ReplicaShardStateMachine: Sendable {
     // MARK: Streams
 
     package func hasNews(for node: NodeID) -> Bool {
-        guard supersededBy == nil else { return false }
-        if standby?.target == node { return standby?.hasNews ?? false }
-        return candidate?.target == node && candidate?.hasNews == true
+        guard supersededBy == nil, let index = index(of: node) else { return false }
+        return feeds[index].hasNews
     }
 
     /// The next batch for a target; nil if there is nothing to send.
     package mutating func nextBatch(for node: NodeID, byteCountMax: Int) -> ReplicaBatch? {
-        guard supersededBy == nil else { return nil }
-        if standby?.target == node {
-            return standby?.nextBatch(
-                of: table, at: position, acknowledged: acknowledged, byteCountMax: byteCountMax)
-        }
-        guard candidate?.target == node else { return nil }
-        return candidate?.nextBatch(of: table, at: position, acknowledged: acknowledged, byteCountMax: byteCountMax)
+        guard supersededBy == nil, let index = index(of: node) else { return nil }
+        return feeds[index].nextBatch(of: table, at: position, acknowledged: acknowledged, byteCountMax: byteCountMax)
     }
 
     /// A batch of this stream, and those after it, will not be answered.
     package mutating func lost(_ sequence: UInt64, of term: ReplicaTerm, to node: NodeID) {
-        guard term.epoch == epoch else { return }
-        if standby?.target == node { standby?.lost(stream: term.stream, sequence: sequence) }
-        if candidate?.target == node { candidate?.lost(stream: term.stream, sequence: sequence) }
+        guard term.epoch == epoch, let index = index(of: node) else { return }
+        feeds[index].lost(stream: term.stream, sequence: sequence)
     }
 
     /// A target answered.
     package mutating func answered(_ answer: ReplicaAnswer, by node: NodeID) -> Effects {
         var effects = Effects()
-        let result: ReplicaFeedStateMachine.OnAnswer?
-        if standby?.target == node {
-            result = standby?.answered(answer, nextStream: lastStream + 1)
-        } else if candidate?.target == node {
-            result = candidate?.answered(answer, nextStream: lastStream + 1)
-        } else {
-            return effects
-        }
-        switch result {
-        case .ignored, nil: return effects
+        guard let index = index(of: node) else { return effects }
+        switch feeds[index].answered(answer, nextStream: lastStream + 1) {
+        case .ignored: return effects
         case .confirmed: break
         case .resend(let isOverloaded): effects.isDelayed = isOverloaded
         case .restarted(let isRepeated):
@@ -257,7 +247,7 @@ package struct ReplicaShardStateMachine: Sendable {
             effects.supersededBy = epoch
             return effects
         }
-        // The candidate may now have to confirm. It must be notified of that.
+        // The node may now have to confirm. It must be notified of that.
         settle()
         effects.targets = [node]
         return effects
@@ -266,10 +256,11 @@ package struct ReplicaShardStateMachine: Sendable {
     /// Acknowledges what every node that must confirm has.
     private mutating func settle() {
         guard supersededBy == nil else { return }
-        if candidate?.confirmed != nil { candidate?.require() }
         var reached = position
-        if let standby { reached = min(reached, standby.confirmed ?? 0) }
-        if let candidate, candidate.isRequired { reached = min(reached, candidate.confirmed ?? 0) }
+        for index in feeds.indices {
+            if feeds[index].confirmed != nil { feeds[index].require() }
+            if feeds[index].isRequired { reached = min(reached, feeds[index].confirmed ?? 0) }
+        }
         while acknowledged < reached, let byteCount = waiting.popFirst() {
             acknowledged += 1
             waitingByteCount -= byteCount

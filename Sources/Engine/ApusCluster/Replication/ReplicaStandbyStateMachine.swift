@@ -3,9 +3,9 @@ package import ApusCore
 /// A node as the target of other nodes' streams: its copies of shards, and their promotion (D18).
 ///
 /// **Maps** must be given in order; any may be left out. A shard's copy is dropped when the map assigns the shard to an
-/// owner under an epoch in which this node has no role. Under the same epoch only the owner ends the copy: the owner
-/// may skip a map that names another standby, or this node may have become a candidate. It does not matter which maps
-/// this node saw. The promoting map determines whether a copy is complete.
+/// owner under an epoch in which this node has no role. The second standby has one. Under the same epoch only the
+/// owner ends the copy: the owner may skip a map that names another standby, or this node may have become a candidate.
+/// It does not matter which maps this node saw. The promoting map determines whether a copy is complete.
 ///
 /// **Accepted senders.** Only the owner in the newest map, under the map's epoch. A batch under a later epoch waits for
 /// the map that names its owner: a copy that had accepted a later epoch would refuse the true owner.
@@ -97,8 +97,8 @@ package struct ReplicaStandbyStateMachine: Sendable {
         func fits(_ growth: (count: Int, byteCount: Int)) -> Bool {
             let size = copies[index]?.size ?? (count: 0, byteCount: 0)
             // An older copy stays until the next one is complete.
-            return entityCount + growth.count <= configuration.entityCountMax
-                && byteCount + growth.byteCount <= configuration.byteCountMax
+            return entityCount + growth.count <= configuration.copiedEntityCountMax
+                && byteCount + growth.byteCount <= configuration.copiedByteCountMax
                 && size.count + growth.count <= 2 * configuration.shardEntityCountMax
                 && size.byteCount + growth.byteCount <= 2 * configuration.shardByteCountMax
         }
@@ -132,7 +132,7 @@ package struct ReplicaStandbyStateMachine: Sendable {
         map = newer
         for shard in older.shards(changedIn: newer) where copies[Int(shard.rawValue)] != nil {
             let isOwner = newer.owner(of: shard)?.id == local
-            let isStandby = newer.standby(of: shard)?.id == local
+            let isStandby = [newer.standby(of: shard)?.id, newer.secondStandby(of: shard)?.id].contains(local)
             let epoch = newer[shard].epoch
             if !isOwner, !isStandby, (copies[Int(shard.rawValue)]?.newest.epoch ?? 0) < epoch {
                 drop(shard)

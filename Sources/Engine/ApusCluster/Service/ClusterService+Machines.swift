@@ -170,12 +170,11 @@ extension ClusterService {
     private func settle(_ id: OwnershipStateMachine.ProposalID, _ outcome: OwnershipStateMachine.Outcome) {
         switch state.value.waiters.removeValue(forKey: id) {
         case .caller(let continuation): continuation.resume(returning: outcome)
-        case .moves(let moves, let isHandover):
+        case .moves(let moves, let role):
             // A move that the decision skipped, because the map had changed in the meantime, failed too.
             let failed = moves.filter { move in
                 guard case .decided(let map) = outcome else { return true }
-                let holder = isHandover ? map.owner(of: move.shard) : map.standby(of: move.shard)
-                return holder?.id != move.target
+                return role.holder(of: move.shard, in: map)?.id != move.target
             }
             if !failed.isEmpty { handle(handover: .proposalFailed(failed)) }
         case .confirmation(let number):
@@ -206,8 +205,10 @@ extension ClusterService {
     func handle(handover input: HandoverStateMachine.Input) {
         for action in state.value.handover.handle(input, now: .now()) {
             switch action {
-            case .setStandby(let moves): propose(.setStandby(moves), waiter: .moves(moves, isHandover: false))
-            case .handOver(let moves): propose(.handOver(moves), waiter: .moves(moves, isHandover: true))
+            case .setStandby(let moves): propose(.setStandby(moves), waiter: .moves(moves, .standby))
+            case .setSecondStandby(let moves):
+                propose(.setSecondStandby(moves), waiter: .moves(moves, .secondStandby))
+            case .handOver(let moves): propose(.handOver(moves), waiter: .moves(moves, .owner))
             case .awaitReplica(let move):
                 hooks.feedReplica(move.shard, move.target)
                 _ = submit(.awaitReplica(move))

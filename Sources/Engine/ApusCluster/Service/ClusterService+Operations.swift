@@ -48,7 +48,7 @@ extension ClusterService {
         }
     }
 
-    /// Returns when every shard has its owner and standby at their place, in this node's view.
+    /// Returns when every shard has its owner and standbys at their place, in this node's view.
     ///
     /// - Throws: 10005 after `timeout`.
     package func waitUntilStable(timeout: Duration) async throws(ApusError) {
@@ -56,8 +56,7 @@ extension ClusterService {
             let placement = ShardPlacement(of: map)
             return map.isAlive(self.identity)
                 && map.shards.indices.allSatisfy { index in
-                    map.shards[index].owner == placement[index].owner
-                        && map.shards[index].standby == placement[index].standby
+                    !placement.isMisplaced(index, in: map)
                 }
         }
         guard isStable else { throw ApusError(.deadlineExceeded, "the cluster map did not become stable in time") }

@@ -593,6 +593,9 @@ public nonisolated struct ClientShard: Sendable {
 
   public var standby: String = String()
 
+  /// The third copy of the states, in a cluster of four or more nodes.
+  public var secondStandby: String = String()
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -2072,7 +2075,7 @@ nonisolated extension ClientListShardsResponse: SwiftProtobuf.Message, SwiftProt
 
 nonisolated extension ClientShard: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Shard"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}shard\0\u{1}term\0\u{1}owner\0\u{1}standby\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}shard\0\u{1}term\0\u{1}owner\0\u{1}standby\0\u{3}second_standby\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -2084,6 +2087,7 @@ nonisolated extension ClientShard: SwiftProtobuf.Message, SwiftProtobuf._Message
       case 2: try { try decoder.decodeSingularUInt64Field(value: &self.term) }()
       case 3: try { try decoder.decodeSingularStringField(value: &self.owner) }()
       case 4: try { try decoder.decodeSingularStringField(value: &self.standby) }()
+      case 5: try { try decoder.decodeSingularStringField(value: &self.secondStandby) }()
       default: break
       }
     }
@@ -2102,6 +2106,9 @@ nonisolated extension ClientShard: SwiftProtobuf.Message, SwiftProtobuf._Message
     if !self.standby.isEmpty {
       try visitor.visitSingularStringField(value: self.standby, fieldNumber: 4)
     }
+    if !self.secondStandby.isEmpty {
+      try visitor.visitSingularStringField(value: self.secondStandby, fieldNumber: 5)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -2110,6 +2117,7 @@ nonisolated extension ClientShard: SwiftProtobuf.Message, SwiftProtobuf._Message
     if lhs.term != rhs.term {return false}
     if lhs.owner != rhs.owner {return false}
     if lhs.standby != rhs.standby {return false}
+    if lhs.secondStandby != rhs.secondStandby {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

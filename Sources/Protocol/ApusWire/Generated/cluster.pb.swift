@@ -222,6 +222,12 @@ public nonisolated struct ClusterMapValue: Sendable {
   /// as owner_changes, for the standby
   public var standbyChanges: Data = Data()
 
+  /// as owners; empty: all are none
+  public var secondStandbys: Data = Data()
+
+  /// as standby_named_in, for the second standby
+  public var secondStandbyNamedIn: [UInt64] = []
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -540,7 +546,7 @@ nonisolated extension ClusterMember.State: SwiftProtobuf._ProtoNameProviding {
 
 nonisolated extension ClusterMapValue: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".MapValue"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}cluster\0\u{1}members\0\u{1}owners\0\u{1}standbys\0\u{1}epochs\0\u{3}standby_named_in\0\u{3}owner_named_in\0\u{1}changes\0\u{3}owner_changes\0\u{3}standby_changes\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}cluster\0\u{1}members\0\u{1}owners\0\u{1}standbys\0\u{1}epochs\0\u{3}standby_named_in\0\u{3}owner_named_in\0\u{1}changes\0\u{3}owner_changes\0\u{3}standby_changes\0\u{3}second_standbys\0\u{3}second_standby_named_in\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -558,6 +564,8 @@ nonisolated extension ClusterMapValue: SwiftProtobuf.Message, SwiftProtobuf._Mes
       case 8: try { try decoder.decodeRepeatedMessageField(value: &self.changes) }()
       case 9: try { try decoder.decodeSingularBytesField(value: &self.ownerChanges) }()
       case 10: try { try decoder.decodeSingularBytesField(value: &self.standbyChanges) }()
+      case 11: try { try decoder.decodeSingularBytesField(value: &self.secondStandbys) }()
+      case 12: try { try decoder.decodeRepeatedUInt64Field(value: &self.secondStandbyNamedIn) }()
       default: break
       }
     }
@@ -594,6 +602,12 @@ nonisolated extension ClusterMapValue: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if !self.standbyChanges.isEmpty {
       try visitor.visitSingularBytesField(value: self.standbyChanges, fieldNumber: 10)
     }
+    if !self.secondStandbys.isEmpty {
+      try visitor.visitSingularBytesField(value: self.secondStandbys, fieldNumber: 11)
+    }
+    if !self.secondStandbyNamedIn.isEmpty {
+      try visitor.visitPackedUInt64Field(value: self.secondStandbyNamedIn, fieldNumber: 12)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -608,6 +622,8 @@ nonisolated extension ClusterMapValue: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if lhs.changes != rhs.changes {return false}
     if lhs.ownerChanges != rhs.ownerChanges {return false}
     if lhs.standbyChanges != rhs.standbyChanges {return false}
+    if lhs.secondStandbys != rhs.secondStandbys {return false}
+    if lhs.secondStandbyNamedIn != rhs.secondStandbyNamedIn {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

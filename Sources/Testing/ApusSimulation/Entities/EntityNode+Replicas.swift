@@ -128,7 +128,8 @@ extension EntityNode {
         while true {
             let messages = owner.nextMessages(now: now)
             guard !messages.isEmpty else { return }
-            for (target, message) in messages {
+            for (target, sent) in messages {
+                let message = world.mutant == .starvesSecondStandby ? starved(sent, for: target) : sent
                 guard let node = world.node(of: target), process.linked.contains(target) else {
                     owner.failed(message.number, to: target, now: now)
                     continue
@@ -136,6 +137,15 @@ extension EntityNode {
                 send(to: node, 8) { node.received(message, from: self) }
             }
         }
+    }
+
+    private func starved(_ message: ReplicaMessage, for target: NodeID) -> ReplicaMessage {
+        var message = message
+        for index in message.batches.indices
+        where process.view.secondStandby(of: message.batches[index].shard)?.id == target {
+            message.batches[index].records = []
+        }
+        return message
     }
 
     private func received(_ message: ReplicaMessage, from sender: EntityNode) {

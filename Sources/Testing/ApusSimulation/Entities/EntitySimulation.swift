@@ -27,7 +27,7 @@ package struct EntitySimulation {
     /// Runs one seed to its end, or to its first failure.
     ///
     /// - Parameters:
-    ///   - profile: `entities` or `kills`; by default every fourth seed has kills.
+    ///   - profile: `entities`, `kills` or `pairs`; by default every fourth seed has kills.
     ///   - killCount: of a run of kills.
     ///   - isLarge: 10,000 entities instead of a dozen.
     ///   - isTraced: true to keep the ``story``; it changes nothing else.

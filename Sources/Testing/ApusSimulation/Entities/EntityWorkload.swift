@@ -236,13 +236,16 @@ final class EntityWorkload: SimulationWorkload {
         return haveSeen && unsafeShard == nil
     }
 
-    /// A shard that is not open, or whose standby has not caught up.
+    /// A shard that is not open, or whose standby has not caught up; in a run of pairs also its second standby.
     var unsafeShard: ShardID? {
         let map = simulation.store.map
         return shards.first { shard in
             guard let node = owner(of: shard) else { return true }
             guard let standby = map.standby(of: shard)?.id else { return map.members.count { $0.state.isAlive } > 1 }
-            return !node.owner.isCaughtUp(shard, standby)
+            guard node.owner.isCaughtUp(shard, standby) else { return true }
+            guard simulation.profile == .pairs else { return false }
+            guard let second = map.secondStandby(of: shard)?.id else { return true }
+            return !node.owner.isCaughtUp(shard, second)
         }
     }
 

@@ -138,5 +138,9 @@ package enum EntityMutant: String, Sendable, CaseIterable {
     case tellsEarly = "sends an effect before its change is safe"
     case hidesLosses = "reports no loss"
     case promotesEmpty = "opens a shard without the copy that it has"
+    case starvesSecondStandby = "sends its second standbys no states"
     case repeatsWithoutID = "repeats a request without an id whose outcome is unknown"
+
+    /// The profile of runs in which the error has an effect.
+    package var profile: SimulationProfile { self == .starvesSecondStandby ? .pairs : .entities }
 }

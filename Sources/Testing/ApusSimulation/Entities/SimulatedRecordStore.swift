@@ -8,6 +8,9 @@ import ApusStorage
 /// A request that is reported as failed may have been carried out, or may be later, like at a server that completes
 /// requests after their connection broke.
 final class SimulatedRecordStore {
+    /// The latency while the store is slow, in milliseconds.
+    static let slowLatency = 50...800
+
     private unowned let simulation: ClusterSimulation
     private let failureRate: Double
     var tables = MemoryRecordTables()
@@ -16,11 +19,12 @@ final class SimulatedRecordStore {
     /// Accepts requests and answers none of them until this time.
     var stoppedUntil = MonotonicTime.zero
     /// By name, the time until which a node does not reach it.
-    var cutUntil = Array(repeating: MonotonicTime.zero, count: ClusterSimulation.names.count)
+    var cutUntil: [MonotonicTime]
     private(set) var uncertainCount = 0
 
     init(simulation: ClusterSimulation, failureRate: Double) {
         (self.simulation, self.failureRate) = (simulation, failureRate)
+        cutUntil = Array(repeating: .zero, count: simulation.names.count)
     }
 
     func heal() {
@@ -39,7 +43,7 @@ final class SimulatedRecordStore {
         if isUnreachable(from: process) {
             return answer(nil, to: process, after: simulation.span(5...60), completion)
         }
-        let latency = now < slowUntil ? simulation.span(50...800) : simulation.span(1...6)
+        let latency = now < slowUntil ? simulation.span(Self.slowLatency) : simulation.span(1...6)
         if !simulation.isHealed, simulation.chance(failureRate) {
             uncertainCount += 1
             answer(nil, to: process, after: latency, completion)
