@@ -4,9 +4,9 @@ import ApusCore
 ///
 /// Each member gets a score for each shard from a hash of its name and the shard. The best is the owner, the next the
 /// standby, and with enough members the third the second standby (Thaler, Ravishankar 1998; weights after
-/// Schindelhauer, Schomaker 2005). When a member leaves, only its own shards move, and when it returns it gets the same ones. Plain
-/// rendezvous leaves the fullest member about 10 % over the mean. A member therefore gets at most ``loadMax`` times its
-/// fair share, and the rest goes to the next in rank (Mirrokni, Thorup, Zadimoghaddam 2018).
+/// Schindelhauer, Schomaker 2005). When a member leaves, only its own shards move, and when it returns it gets the
+/// same ones. Plain rendezvous leaves the fullest member about 10 % over the mean. A member therefore gets at most
+/// ``loadMax`` times its fair share, and the rest goes to the next in rank (Mirrokni, Thorup, Zadimoghaddam 2018).
 ///
 /// **Cordoned members** keep the shards that they own or stand by for, and get no others. The other shards are shared
 /// among the other members.
