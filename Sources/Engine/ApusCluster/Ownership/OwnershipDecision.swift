@@ -198,8 +198,8 @@ extension ClusterMap {
 
     private func bestOwner(of shard: Int) -> MemberSlot {
         // A cordoned node is better than none.
-        ShardPlacement.ranking(shard: shard, in: self, where: \.acceptsShards).first
-            ?? ShardPlacement.ranking(shard: shard, in: self) { $0.state.isAlive }.first ?? .none
+        ShardPlacement.Ranking(of: self, where: \.acceptsShards)[shard].first
+            ?? ShardPlacement.Ranking(of: self) { $0.state.isAlive }[shard].first ?? .none
     }
 
     /// Assigns to every shard without a standby the best member that accepts shards.
@@ -234,10 +234,10 @@ extension ClusterMap {
         let countsMax = members.map {
             Int(Double(shards.count) * Double(max(1, $0.weight)) / weightSum * ShardPlacement.loadMax) + 1
         }
+        let ranking = ShardPlacement.Ranking(of: self, where: \.acceptsShards)
         for index in shards.indices where shards[index][keyPath: role] == .none && shards[index].owner != .none {
-            let ranking = ShardPlacement.ranking(shard: index, in: self, where: \.acceptsShards)
-                .filter { !shards[index].isHeld(by: $0) }
-            let best = ranking.first { counts[Int($0.rawValue)] < countsMax[Int($0.rawValue)] } ?? ranking.first
+            let others = ranking[index].filter { !shards[index].isHeld(by: $0) }
+            let best = others.first { counts[Int($0.rawValue)] < countsMax[Int($0.rawValue)] } ?? others.first
             guard let best else { continue }
             name(&shards[index], best)
             counts[Int(best.rawValue)] += 1

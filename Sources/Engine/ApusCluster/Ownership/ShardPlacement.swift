@@ -137,9 +137,16 @@ package struct ShardPlacement: Sendable, Equatable {
         Double(abs(count - goal)) <= (Double(goal) * deviationMax).rounded(.up)
     }
 
-    /// The members by rank for one shard, the best first. Only those for which `isWanted` returns true.
-    package static func ranking(shard: Int, in map: ClusterMap, where isWanted: (Member) -> Bool) -> [MemberSlot] {
-        ranking(shard: shard, of: candidates(of: map, where: isWanted))
+    /// Ranks the members for which a condition is true, for one shard after the other.
+    package struct Ranking: Sendable {
+        private let candidates: [Candidate]
+
+        package init(of map: ClusterMap, where isWanted: (Member) -> Bool) {
+            candidates = ShardPlacement.candidates(of: map, where: isWanted)
+        }
+
+        /// The members for one shard, the best first.
+        package subscript(shard: Int) -> [MemberSlot] { ShardPlacement.ranking(shard: shard, of: candidates) }
     }
 
     private static func candidates(of map: ClusterMap, where isWanted: (Member) -> Bool) -> [Candidate] {
