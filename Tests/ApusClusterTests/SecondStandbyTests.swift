@@ -168,26 +168,29 @@ struct SecondStandbyReplicationTests {
         Machine(shard: shard, epoch: 5, table: ReplicaTable(), configuration: ReplicaConfiguration())
     }
 
-    private func confirmAll(_ machine: inout Machine, _ target: NodeID) {
-        while let batch = machine.nextBatch(for: target, byteCountMax: 1000) {
-            _ = machine.answered(batch.taken, by: target)
-        }
+    /// A shard with the standby b and the second standby c, both of which have everything.
+    private func caughtUp() -> Machine {
+        var machine = machine()
+        _ = machine.setStandbys(node("b"), node("c"), of: Self.assignment)
+        machine.confirmAll(node("b"))
+        machine.confirmAll(node("c"))
+        return machine
     }
 
     @Test("It must have a change from the moment its copy is complete")
     func required() throws {
         var machine = machine()
         #expect(machine.setStandbys(node("b"), node("c"), of: Self.assignment).targets == [node("b"), node("c")])
-        confirmAll(&machine, node("b"))
+        machine.confirmAll(node("b"))
         _ = try machine.change(record("x", "1"))
-        confirmAll(&machine, node("b"))
+        machine.confirmAll(node("b"))
         #expect(machine.acknowledged == 1 && !machine.isCaughtUp(node("c")), "its copy is not complete")
-        confirmAll(&machine, node("c"))
+        machine.confirmAll(node("c"))
         #expect(machine.isCaughtUp(node("c")))
         _ = try machine.change(record("x", "2"))
-        confirmAll(&machine, node("b"))
+        machine.confirmAll(node("b"))
         #expect(machine.acknowledged == 1, "the second standby lacks it")
-        confirmAll(&machine, node("c"))
+        machine.confirmAll(node("c"))
         #expect(machine.acknowledged == 2)
     }
 
@@ -213,12 +216,9 @@ struct SecondStandbyReplicationTests {
 
     @Test("It takes the standby's place without a new stream, and nothing waits for a copy")
     func takesPlace() throws {
-        var machine = machine()
-        _ = machine.setStandbys(node("b"), node("c"), of: Self.assignment)
-        confirmAll(&machine, node("b"))
-        confirmAll(&machine, node("c"))
+        var machine = caughtUp()
         _ = try machine.change(record("x", "1"))
-        confirmAll(&machine, node("c"))
+        machine.confirmAll(node("c"))
         #expect(machine.acknowledged == 0, "the standby does not answer")
         let after = ShardAssignment(standbyNamedIn: 4, secondStandbyNamedIn: 9)
         let effects = machine.setStandbys(node("c"), node("d"), of: after)
@@ -226,18 +226,15 @@ struct SecondStandbyReplicationTests {
         #expect(machine.acknowledged == 1 && machine.isCaughtUp(node("c")) && !machine.isCaughtUp(node("d")))
     }
 
-    @Test("One that was named again is told again, and one that changes places with the standby is not")
+    @Test("One that was named again is notified again, and one that changes places with the standby is not")
     func namedAgain() throws {
-        var machine = machine()
-        _ = machine.setStandbys(node("b"), node("c"), of: Self.assignment)
-        confirmAll(&machine, node("b"))
-        confirmAll(&machine, node("c"))
+        var machine = caughtUp()
         let swapped = ShardAssignment(standbyNamedIn: 0, secondStandbyNamedIn: 3)
         _ = machine.setStandbys(node("c"), node("b"), of: swapped)
         #expect(machine.isCaughtUp(node("b")) && machine.isCaughtUp(node("c")))
         _ = machine.setStandbys(node("c"), node("b"), of: ShardAssignment(standbyNamedIn: 0, secondStandbyNamedIn: 9))
         #expect(!machine.isCaughtUp(node("b")) && machine.isCaughtUp(node("c")))
-        confirmAll(&machine, node("b"))
+        machine.confirmAll(node("b"))
         #expect(machine.isCaughtUp(node("b")))
     }
 
@@ -248,7 +245,7 @@ struct SecondStandbyReplicationTests {
         _ = try machine.change(record("x", "1"))
         #expect(machine.acknowledged == 0)
         _ = machine.setStandbys(node("c"), node("b"), of: ShardAssignment(standbyNamedIn: 7, secondStandbyNamedIn: 3))
-        confirmAll(&machine, node("c"))
+        machine.confirmAll(node("c"))
         #expect(machine.acknowledged == 1)
     }
 

@@ -128,10 +128,10 @@ extension ClusterSimulation {
         guard process.isRunning, process.pausedUntil == nil, process.leavesAt == nil, !hasLeft, mayAnswer(process),
             ended.contains(process.id)
         else { return }
-        // Not covered: it does not reach the store, and does not know that several members have joined meanwhile
+        // Not covered: it waits for the store, and does not know that several members have joined meanwhile
         // (PromiseStateMachine).
         let unknownCount = store.map.members.count { $0.state.isAlive && !process.view.isAlive($0.id) }
-        guard unknownCount < 2 else { return }
+        guard unknownCount < 2 || !process.ownership.isBusy else { return }
         let until = process.membership.promises.permissionEnd
         fail("\(process.id) may answer for its entities after it was declared dead, for \(until - now)")
     }

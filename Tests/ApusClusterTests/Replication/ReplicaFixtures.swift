@@ -43,6 +43,11 @@ extension ReplicaShardStateMachine {
     mutating func setStandby(_ node: NodeID?, namedIn: UInt64 = 0) -> Effects {
         setStandbys(node, nil, of: ShardAssignment(standbyNamedIn: namedIn))
     }
+
+    /// Sends and confirms all that there is for a target.
+    mutating func confirmAll(_ target: NodeID) {
+        while let batch = nextBatch(for: target, byteCountMax: 1000) { _ = answered(batch.taken, by: target) }
+    }
 }
 
 extension ReplicaCopyStateMachine {

@@ -12,13 +12,6 @@ struct ReplicaShardTests {
         return Machine(shard: shard, epoch: 5, table: ReplicaTable(), configuration: configuration)
     }
 
-    /// Sends and confirms all that there is for a target.
-    private func confirmAll(_ machine: inout Machine, _ target: NodeID) {
-        while let batch = machine.nextBatch(for: target, byteCountMax: 1000) {
-            _ = machine.answered(batch.taken, by: target)
-        }
-    }
-
     @Test("Without a standby a change is acknowledged at once")
     func alone() throws {
         var machine = machine()
@@ -46,20 +39,20 @@ struct ReplicaShardTests {
     func candidate() throws {
         var machine = machine()
         _ = machine.setStandby(node("b"))
-        confirmAll(&machine, node("b"))
+        machine.confirmAll(node("b"))
         _ = machine.setCandidate(node("c"))
         let snapshotMaybe = machine.nextBatch(for: node("c"), byteCountMax: 1000)
         let snapshot = try #require(snapshotMaybe)
         // The standby alone is asked until the candidate's copy is complete.
         _ = try machine.change(record("x", "1"))
-        confirmAll(&machine, node("b"))
+        machine.confirmAll(node("b"))
         #expect(machine.acknowledged == 1)
         _ = try machine.change(record("x", "2"))
         _ = machine.answered(snapshot.taken, by: node("c"))
         #expect(!machine.isCaughtUp(node("c")), "it lacks what was acknowledged")
-        confirmAll(&machine, node("b"))
+        machine.confirmAll(node("b"))
         #expect(machine.acknowledged == 1)
-        confirmAll(&machine, node("c"))
+        machine.confirmAll(node("c"))
         #expect(machine.acknowledged == 2 && machine.isCaughtUp(node("c")))
         #expect(machine.isConfirmed(2, by: node("c")) && !machine.isConfirmed(3, by: node("c")))
     }
@@ -69,8 +62,8 @@ struct ReplicaShardTests {
         var machine = machine()
         _ = machine.setStandby(node("b"))
         _ = machine.setCandidate(node("c"))
-        confirmAll(&machine, node("b"))
-        confirmAll(&machine, node("c"))
+        machine.confirmAll(node("b"))
+        machine.confirmAll(node("c"))
         let effects = machine.setStandby(node("c"))
         #expect(effects.ended.map(\.target) == [node("b")] && machine.isCaughtUp(node("c")))
         _ = try machine.change(record("x", "1"))
@@ -83,8 +76,8 @@ struct ReplicaShardTests {
         var machine = machine()
         _ = machine.setStandby(node("b"))
         _ = machine.setCandidate(node("c"))
-        confirmAll(&machine, node("b"))
-        confirmAll(&machine, node("c"))
+        machine.confirmAll(node("b"))
+        machine.confirmAll(node("c"))
         for namedIn in [3, 5] as [UInt64] {
             let effects = machine.setStandby(node("c"), namedIn: namedIn)
             #expect(effects.targets == [node("c")] && effects.ended.map(\.target) == (namedIn == 3 ? [node("b")] : []))
@@ -104,10 +97,10 @@ struct ReplicaShardTests {
         var machine = machine()
         _ = machine.setStandby(node("b"))
         _ = machine.setCandidate(node("c"))
-        confirmAll(&machine, node("c"))
-        confirmAll(&machine, node("b"))
+        machine.confirmAll(node("c"))
+        machine.confirmAll(node("b"))
         _ = try machine.change(record("x", "1"))
-        confirmAll(&machine, node("b"))
+        machine.confirmAll(node("b"))
         #expect(machine.acknowledged == 0)
         #expect(machine.setCandidate(nil).ended.map(\.target) == [node("c")])
         #expect(machine.acknowledged == 1)
@@ -120,7 +113,7 @@ struct ReplicaShardTests {
         _ = try machine.change(record("x", "1"))
         _ = machine.setStandby(node("c"))
         #expect(machine.acknowledged == 0)
-        confirmAll(&machine, node("c"))
+        machine.confirmAll(node("c"))
         #expect(machine.acknowledged == 1)
         _ = try machine.change(record("x", "2"))
         _ = machine.setStandby(nil)
@@ -131,13 +124,13 @@ struct ReplicaShardTests {
     func restart() throws {
         var machine = machine()
         _ = machine.setStandby(node("b"))
-        confirmAll(&machine, node("b"))
+        machine.confirmAll(node("b"))
         _ = try machine.change(record("x", "1"))
         let batchMaybe = machine.nextBatch(for: node("b"), byteCountMax: 1000)
         let batch = try #require(batchMaybe)
         #expect(machine.answered(batch.answer(.restart), by: node("b")).restartedCount == 1)
         #expect(machine.acknowledged == 0 && !machine.isCaughtUp(node("b")))
-        confirmAll(&machine, node("b"))
+        machine.confirmAll(node("b"))
         #expect(machine.acknowledged == 1 && machine.isCaughtUp(node("b")))
     }
 
@@ -170,7 +163,7 @@ struct ReplicaShardTests {
         _ = machine.setStandby(node("d"))
         #expect(machine.supersededBy == nil && machine.acknowledged == 0)
         _ = try machine.change(record("x", "2"))
-        confirmAll(&machine, node("d"))
+        machine.confirmAll(node("d"))
         #expect(machine.acknowledged == 2)
     }
 
@@ -199,7 +192,7 @@ struct ReplicaShardTests {
         _ = bytes.setStandby(node("b"))
         for number in 1...2 { _ = try bytes.change(record("x", "\(number)")) }
         #expect(throws: ApusError(.overloaded)) { try bytes.change(record("x", "3")) }
-        confirmAll(&bytes, node("b"))
+        bytes.confirmAll(node("b"))
         #expect(try bytes.change(record("x", "3")) == 3)
     }
 
@@ -207,13 +200,13 @@ struct ReplicaShardTests {
     func slowCandidate() throws {
         var machine = machine { $0.waitingCountMax = 2 }
         _ = machine.setStandby(node("b"))
-        confirmAll(&machine, node("b"))
+        machine.confirmAll(node("b"))
         _ = machine.setCandidate(node("c"))
         let firstMaybe = machine.nextBatch(for: node("c"), byteCountMax: 1000)
         let first = try #require(firstMaybe)
         for number in 1...5 {
             _ = try machine.change(record("x", "\(number)"))
-            confirmAll(&machine, node("b"))
+            machine.confirmAll(node("b"))
         }
         #expect(machine.acknowledged == 5)
         let againMaybe = machine.nextBatch(for: node("c"), byteCountMax: 1000)

@@ -6,8 +6,6 @@ import ApusStorage
 extension EntityWorkload {
     /// The most that a reminder may be late, after its time or after its shard was gained, in milliseconds.
     private static let latenessMax: Int64 = 1000
-    /// A request to the record store that was in progress when the faults ended may take this much longer.
-    private static let slowRequestMax = Int64(SimulatedRecordStore.slowLatency.upperBound)
 
     // MARK: On the way
 
@@ -84,8 +82,10 @@ extension EntityWorkload {
         let restedSince = Int64(max(mapIsAtRestSince, simulation.healedAt).nanoseconds / 1_000_000)
         for entity in entities {
             guard let reminder = truth(of: entity)?.reminders.min(by: { $0.due < $1.due }) else { continue }
-            let lateness = wallMilliseconds - max(reminder.due, restedSince)
-            if lateness > Self.latenessMax + (entity.isRecorded ? Self.slowRequestMax : 0) {
+            let storeRestedSince = Int64(records.restsAt.nanoseconds / 1_000_000)
+            let since = entity.isRecorded ? max(restedSince, storeRestedSince) : restedSince
+            let lateness = wallMilliseconds - max(reminder.due, since)
+            if lateness > Self.latenessMax {
                 fail("\(entity) was not reminded, \(lateness) ms after its time and the last change of the map")
             }
             return "\(entity) is to be reminded"
