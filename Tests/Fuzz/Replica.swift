@@ -36,12 +36,13 @@ private let map = {
 
 private func take(_ message: ReplicaMessage) {
     var configuration = ReplicaConfiguration()
-    configuration.entityCountMax = 8
-    configuration.byteCountMax = 2048
+    configuration.entityCountMax = 4
+    configuration.byteCountMax = 1024
     var machine = ReplicaStandbyStateMachine(local: standby, map: map, configuration: configuration)
     for _ in 0..<2 {
         let answers = machine.received(message, from: owner)
         precondition(answers?.answers.count == message.batches.count, "a batch has no answer")
+        // Of copies a node holds up to twice what it may own.
         precondition(machine.entityCount <= 8 && machine.byteCount <= 2048, "a bound is exceeded")
     }
     var newer = map
