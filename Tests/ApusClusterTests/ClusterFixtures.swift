@@ -45,17 +45,11 @@ extension ClusterMap {
     func atRest() throws -> ClusterMap {
         var map = self
         let placement = ShardPlacement(of: map)
-        for role in [HandoverStateMachine.Role.owner, .standby, .secondStandby] {
+        for role in ShardRole.allCases {
             var moves: [ShardMove] = []
             for index in map.shards.indices {
                 let shard = ShardID(UInt16(index))
-                let goal =
-                    switch role {
-                    case .owner: placement[index].owner
-                    case .standby: placement[index].standby
-                    case .secondStandby: placement[index].secondStandby
-                    }
-                guard let owner = map.owner(of: shard), let target = map.member(at: goal),
+                guard let owner = map.owner(of: shard), let target = map.member(at: placement[index][role]),
                     role.holder(of: shard, in: map)?.id != target.id
                 else { continue }
                 moves.append(ShardMove(shard: shard, epoch: map[shard].epoch, owner: owner.id, target: target.id))

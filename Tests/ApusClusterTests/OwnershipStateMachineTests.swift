@@ -245,4 +245,30 @@ struct OwnershipStateMachineTests {
         }
         #expect(refusedCount == 390 - machine.configuration.proposalCountMax)
     }
+
+    // MARK: Reports
+
+    @Test("A report of the map that is being read or swapped causes no other read; one of a newer map does, once")
+    func reports() throws {
+        var (machine, current) = try member("a", of: map(join("b"), join("c")))
+        let revision = current.revision
+        #expect(machine.handle(.reported(revision), now: at(2)).isEmpty)
+        #expect(machine.handle(.reported(revision + 1), now: at(3)) == [.read])
+        #expect(machine.handle(.reported(revision + 1), now: at(4)).isEmpty)
+        current.revision += 1
+        #expect(machine.handle(.read(current), now: at(5)) == [.adopt(current)])
+        #expect(machine.handle(.reported(revision + 1), now: at(6)).isEmpty)
+
+        #expect(machine.handle(.reported(revision + 2), now: at(7)) == [.read])
+        #expect(machine.handle(.reported(.max), now: at(8)).isEmpty)
+        current.revision += 1
+        #expect(machine.handle(.read(current), now: at(9)) == [.adopt(current), .read])
+        #expect(machine.handle(.read(current), now: at(10)).isEmpty, "what is not true is believed once")
+
+        let swapped = try #require(swap(in: machine.handle(.propose(2, .drain(node("a"))), now: at(11))))
+        #expect(machine.handle(.reported(current.revision + 1), now: at(12)).isEmpty)
+        let won = machine.handle(.swapWon(revision: current.revision + 1), now: at(13))
+        #expect(!won.contains(.read) && machine.map.revision == current.revision + 1)
+        #expect(machine.map.members == swapped.members)
+    }
 }

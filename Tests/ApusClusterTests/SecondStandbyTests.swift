@@ -194,10 +194,44 @@ struct SecondStandbyReplicationTests {
         #expect(machine.acknowledged == 2)
     }
 
+    @Test("After a hand-over nothing is acknowledged without the second standby of the epoch before")
+    func inherited() throws {
+        var machine = machine()
+        _ = machine.setStandbys(node("b"), node("c"), of: ShardAssignment(secondStandbyNamedIn: 7), opening: 9)
+        _ = try machine.change(record("x", "1"))
+        machine.confirmAll(node("b"))
+        #expect(machine.acknowledged == 0)
+        // As little after the standby has changed.
+        _ = machine.setStandbys(
+            node("d"), node("c"), of: ShardAssignment(standbyNamedIn: 10, secondStandbyNamedIn: 7))
+        machine.confirmAll(node("d"))
+        #expect(machine.acknowledged == 0)
+        machine.confirmAll(node("c"))
+        #expect(machine.acknowledged == 1)
+    }
+
+    @Test("One that was named at the death of the owner, or later, holds up no change")
+    func notInherited() throws {
+        var machine = machine()
+        let fresh = ShardAssignment(secondStandbyNamedIn: 9)
+        _ = machine.setStandbys(node("b"), node("c"), of: fresh, opening: 9)
+        _ = try machine.change(record("x", "1"))
+        machine.confirmAll(node("b"))
+        #expect(machine.acknowledged == 1)
+        // It is the same node as the one of the epoch before, but was none in between.
+        var again = self.machine()
+        _ = again.setStandbys(node("b"), node("c"), of: ShardAssignment(secondStandbyNamedIn: 7), opening: 9)
+        _ = again.setStandbys(node("b"), nil, of: ShardAssignment())
+        _ = again.setStandbys(node("b"), node("c"), of: ShardAssignment(secondStandbyNamedIn: 11))
+        _ = try again.change(record("x", "1"))
+        again.confirmAll(node("b"))
+        #expect(again.acknowledged == 1)
+    }
+
     @Test("The survey counts the shards whose third copy is not complete")
     func survey() throws {
         var map = replicaMap(revision: 1, owner: "a", standby: "b", epoch: 5)
-        map[shard].nameSecondStandby(try #require(map.slot(of: NodeName(unchecked: "c"))), in: 1)
+        map[shard].name(try #require(map.slot(of: NodeName(unchecked: "c"))), as: .secondStandby, in: 1)
         var machine = ReplicaOwnerStateMachine(local: node("a"), map: map)
         _ = machine.open(shard, epoch: 5, table: ReplicaTable())
         #expect(machine.survey().behindCount == 1)
@@ -252,7 +286,7 @@ struct SecondStandbyReplicationTests {
     @Test("Its copy is kept through the epochs in which it has its role, and promoted as complete")
     func promoted() throws {
         var map = replicaMap(revision: 1, owner: "a", standby: "b", epoch: 5)
-        map[shard].nameSecondStandby(try #require(map.slot(of: NodeName(unchecked: "c"))), in: 1)
+        map[shard].name(try #require(map.slot(of: NodeName(unchecked: "c"))), as: .secondStandby, in: 1)
         var machine = ReplicaStandbyStateMachine(local: node("c"), map: map)
         var batch = ReplicaBatch(shard: shard, term: ReplicaTerm(epoch: 5, stream: 1), sequence: 1, position: 1)
         (batch.completes, batch.isBinding, batch.records) = (true, true, [record("x", "1")])

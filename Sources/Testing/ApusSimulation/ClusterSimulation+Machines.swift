@@ -112,7 +112,7 @@ extension ClusterSimulation {
         case .leases(let holders): ownership(.leases(holders), at: process)
         case .revision(let revision):
             process.isPolling = false
-            if revision != process.view.revision { ownership(.refresh, at: process) }
+            ownership(.reported(revision), at: process)
         }
     }
 

@@ -133,7 +133,7 @@ extension ClusterSimulation {
         if mutant == .adoptsStaleMap, revision < UInt64(store.history.count), chance(0.1) {
             adopted(store.history[Int(revision)], by: process)
         } else if revision > process.view.revision {
-            ownership(.refresh, at: process)
+            ownership(.reported(revision), at: process)
         }
     }
 

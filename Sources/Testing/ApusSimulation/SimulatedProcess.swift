@@ -16,7 +16,7 @@ final class SimulatedProcess {
         case join
         case drain
         case leave
-        case moves([ShardMove], HandoverStateMachine.Role)
+        case moves([ShardMove], ShardRole)
         case confirmation(UInt64)
         case cordon
         case rule
@@ -74,7 +74,7 @@ final class SimulatedProcess {
         self.id = id
         view = map
         membership = MembershipStateMachine(local: id, configuration: settings.membership, host: settings.host)
-        ownership = OwnershipStateMachine(map: map)
+        ownership = OwnershipStateMachine(map: map, configuration: settings.ownership)
         handover = HandoverStateMachine(local: id, configuration: settings.handover)
     }
 
@@ -91,7 +91,7 @@ final class SimulatedProcess {
         self.id = id
         view = map
         membership = MembershipStateMachine(local: id, configuration: settings.membership, host: settings.host)
-        ownership = OwnershipStateMachine(map: map)
+        ownership = OwnershipStateMachine(map: map, configuration: settings.ownership)
         handover = HandoverStateMachine(local: id, configuration: settings.handover)
         phase = .joining
     }

@@ -10,6 +10,7 @@ struct SimulationSettings {
     /// All nodes run on this machine and can inspect each other's processes; 0: each on its own machine.
     var host: UInt64 = 0
     var membership = MembershipConfiguration()
+    var ownership = OwnershipStateMachine.Configuration()
     var handover = HandoverStateMachine.Configuration()
     /// The share of lost datagrams, outside bursts.
     var lossRate: Double
@@ -59,11 +60,11 @@ struct SimulationSettings {
             faultsEnd = .seconds(3600)
             host = 1
         case .pairs:
-            lossRate = 0
-            storeFailureRate = 0
-            faultsEnd = .seconds(3600)
+            (lossRate, storeFailureRate, faultsEnd) = (0, 0, .seconds(3600))
             nodeCount = 5 + Int(random.next() % 2)
             killCountMax = 6
+            // With the longer one, two nodes fail while shards move.
+            ownership.plannedPace = .milliseconds([20, 250][Int(random.next() % 2)])
             host = random.next() % 2
         case .ring:
             lossRate = [0, 0.01, 0.05][Int(random.next() % 3)]

@@ -167,7 +167,7 @@ struct ReplicaStandbyTests {
         var machine = machine()
         #expect(verdict(&machine, message(record("x", "1")), from: "a") == .next(2))
         #expect(machine.hasCopy(of: shard) && machine.entityCount == 1 && machine.byteCount > 0)
-        #expect(machine.shardsWithStates == [shard])
+        #expect(machine.hasStates(of: shard))
         var early = machine
         #expect(early.promote(shard, epoch: 6)?.table.count == nil, "the map says otherwise")
         machine.mapChanged(replicaMap(revision: 2, owner: "b", standby: "c", epoch: 6, dead: ["a"]))

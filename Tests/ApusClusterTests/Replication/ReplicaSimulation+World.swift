@@ -50,11 +50,13 @@ extension ReplicaSimulation {
             if gone.contains(assignment.standby) { assignment.loseStandby() }
             if gone.contains(assignment.owner) {
                 assignment.loseOwner()
-                if assignment.owner == .none { assignment.nameOwner(anyone(newer, but: []), in: map.nextRevision) }
+                if assignment.owner == .none {
+                    assignment.name(anyone(newer, but: []), as: .owner, in: map.nextRevision)
+                }
             }
             // The store may name the next standby at once, or when a node joins.
             if assignment.standby == .none, assignment.owner != .none, random.next() % 4 > 0 {
-                assignment.nameStandby(anyone(newer, but: [assignment.owner]), in: map.nextRevision)
+                assignment.name(anyone(newer, but: [assignment.owner]), as: .standby, in: map.nextRevision)
             }
             newer[shard] = assignment
         }
@@ -72,7 +74,7 @@ extension ReplicaSimulation {
             if newer[shard].secondStandby != .none, random.next() % 2 > 0 { continue }
             let second = anyone(newer, but: [newer[shard].owner, newer[shard].standby])
             guard second != newer[shard].secondStandby else { continue }
-            newer[shard].nameSecondStandby(second, in: map.nextRevision)
+            newer[shard].name(second, as: .secondStandby, in: map.nextRevision)
         }
         guard newer.shards != map.shards else { return }
         decide { $0.shards = newer.shards }
@@ -133,7 +135,7 @@ extension ReplicaSimulation {
             map.members[slot] = member
             for shard in Self.shards where map[shard].standby == .none {
                 if map[shard].owner != MemberSlot(rawValue: UInt16(slot)) {
-                    map[shard].nameStandby(MemberSlot(rawValue: UInt16(slot)), in: map.revision)
+                    map[shard].name(MemberSlot(rawValue: UInt16(slot)), as: .standby, in: map.revision)
                 }
             }
         }

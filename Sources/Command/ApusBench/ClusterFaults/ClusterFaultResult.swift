@@ -143,6 +143,8 @@ struct FrameWindow: Sendable {
     private let marks: [Mark]
     private let endedPublishers: Int
     private(set) var gaps: [Duration] = []
+    /// When the longest of all gaps began.
+    private(set) var longestAt: MonotonicTime?
     private(set) var lost = 0
     private(set) var doubled = 0
     private(set) var wrong = 0
@@ -168,13 +170,15 @@ struct FrameWindow: Sendable {
             let after = Self.mark(entry.viewer)
             let records = entry.viewer.records.dropFirst(max(0, mark.recordCount - 1))
             var longest = records.last.map { now - $0.at } ?? .zero
+            var longestAt = records.last?.at
             // What is doubled counts there, and is no step back here.
             let again = after.doubled - mark.doubled
             lost += again
             for (previous, next) in zip(records, records.dropFirst()) {
-                longest = max(longest, next.at - previous.at)
+                if next.at - previous.at > longest { (longest, longestAt) = (next.at - previous.at, previous.at) }
                 if previous.epoch == next.epoch { lost += Int(next.sequence) - Int(previous.sequence) - 1 }
             }
+            if longest > gaps.max() ?? .zero { self.longestAt = longestAt }
             gaps.append(longest)
             doubled += again
             wrong += after.wrong - mark.wrong

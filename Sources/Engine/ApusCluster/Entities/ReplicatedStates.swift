@@ -75,7 +75,10 @@ package final class ReplicatedShards: Sendable {
 
     private func mapChanged(_ map: ClusterMap) {
         let owned = OwnedShards(of: view.local, in: map)
-        let withStates = replicas.shardsWithStates()
+        let changed = state.withLock { state in owned.differences(from: state.owned).map(\.shard) }
+        // Most maps change no shard of this node.
+        guard !changed.isEmpty else { return }
+        let withStates = replicas.shardsWithStates(among: changed)
         let (isTaskWanted, isEmptyTaskWanted) = state.withLock { state in
             for (shard, _, epoch) in owned.differences(from: state.owned) {
                 let hasStates = withStates.contains(shard)

@@ -112,27 +112,14 @@ package struct HandoverStateMachine: Sendable {
         case handingOver
     }
 
-    /// What the target of a move becomes in the end.
-    package enum Role: Sendable {
-        case owner, standby, secondStandby
-
-        /// The member that has the role.
-        package func holder(of shard: ShardID, in map: ClusterMap) -> Member? {
-            switch self {
-            case .owner: map.owner(of: shard)
-            case .standby: map.standby(of: shard)
-            case .secondStandby: map.secondStandby(of: shard)
-            }
-        }
-    }
-
     private struct Moving: Sendable {
         var move: ShardMove
-        var role: Role
+        /// What the target becomes in the end.
+        var role: ShardRole
         var step: Step
 
         /// The role that the target gets once it has caught up.
-        var firstRole: Role { role == .owner ? .standby : role }
+        var firstRole: ShardRole { role == .owner ? .standby : role }
 
         var isCatchingUp: Bool {
             if case .catchingUp = step { true } else { false }
@@ -343,15 +330,9 @@ package struct HandoverStateMachine: Sendable {
             guard isToMove(index, map, placement), moving[shard] == nil, resting[shard] == nil else {
                 continue
             }
-            let role: Role =
+            let role: ShardRole =
                 goal.owner != slot ? .owner : goal.standby != assignment.standby ? .standby : .secondStandby
-            let wanted =
-                switch role {
-                case .owner: goal.owner
-                case .standby: goal.standby
-                case .secondStandby: goal.secondStandby
-                }
-            guard let target = map.member(at: wanted) else { continue }
+            guard let target = map.member(at: goal[role]) else { continue }
             let move = ShardMove(shard: shard, epoch: assignment.epoch, owner: local, target: target.id)
             addedCount += 1
             moving[shard] = Moving(

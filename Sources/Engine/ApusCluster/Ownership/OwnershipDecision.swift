@@ -162,10 +162,10 @@ extension ClusterMap {
         }
         for index in shards.indices {
             if shards[index].owner == .none {
-                shards[index].nameOwner(slot, in: nextRevision)
+                shards[index].name(slot, as: .owner, in: nextRevision)
                 shards[index].epoch += 1
             } else if shards[index].standby == .none, member.acceptsShards {
-                shards[index].nameStandby(slot, in: nextRevision)
+                shards[index].name(slot, as: .standby, in: nextRevision)
             }
         }
         fillStandbys()
@@ -188,7 +188,7 @@ extension ClusterMap {
             if gone.contains(shard.standby) { shard.loseStandby() }
             if gone.contains(shard.owner) {
                 shard.loseOwner()
-                if shard.owner == .none { shard.nameOwner(bestOwner(of: index), in: nextRevision) }
+                if shard.owner == .none { shard.name(bestOwner(of: index), as: .owner, in: nextRevision) }
             }
             shards[index] = shard
         }
@@ -198,22 +198,22 @@ extension ClusterMap {
 
     private func bestOwner(of shard: Int) -> MemberSlot {
         // A cordoned node is better than none.
-        ShardPlacement.Ranking(of: self, where: \.acceptsShards)[shard].first
-            ?? ShardPlacement.Ranking(of: self) { $0.state.isAlive }[shard].first ?? .none
+        best(for: shard, where: \.acceptsShards) ?? best(for: shard) { $0.state.isAlive } ?? .none
+    }
+
+    private func best(for shard: Int, where isWanted: (Member) -> Bool) -> MemberSlot? {
+        var ranking = ShardPlacement.Ranking(of: self, where: isWanted)
+        ranking.rank(shard: shard)
+        return ranking.best()
     }
 
     /// Assigns to every shard without a standby the best member that accepts shards.
-    private mutating func fillStandbys() {
-        let revision = nextRevision
-        fill(\.standby) { $0.nameStandby($1, in: revision) }
-    }
+    private mutating func fillStandbys() { fill(.standby) }
 
     /// The same for the second standbys, in a cluster of at least ``secondStandbyMemberCountMin`` members that accept
     /// shards. With fewer members, those that exist are kept.
     private mutating func fillSecondStandbys() {
-        guard wantsSecondStandbys else { return }
-        let revision = nextRevision
-        fill(\.secondStandby) { $0.nameSecondStandby($1, in: revision) }
+        if wantsSecondStandbys { fill(.secondStandby) }
     }
 
     private var wantsSecondStandbys: Bool {
@@ -222,24 +222,24 @@ extension ClusterMap {
 
     /// Fills an empty role of the shards that have an owner. If the best member has more than its share of the role,
     /// the best that has less comes first.
-    private mutating func fill(
-        _ role: KeyPath<ShardAssignment, MemberSlot>, _ name: (inout ShardAssignment, MemberSlot) -> Void
-    ) {
+    private mutating func fill(_ role: ShardRole) {
         guard members.contains(where: \.acceptsShards),
-            shards.contains(where: { $0[keyPath: role] == .none && $0.owner != .none })
+            shards.contains(where: { $0[role] == .none && $0.owner != .none })
         else { return }
+        let revision = nextRevision
         var counts = Array(repeating: 0, count: members.count)
-        for shard in shards where shard[keyPath: role] != .none { counts[Int(shard[keyPath: role].rawValue)] += 1 }
+        for shard in shards where shard[role] != .none { counts[Int(shard[role].rawValue)] += 1 }
         let weightSum = members.filter(\.acceptsShards).reduce(0) { $0 + Double(max(1, $1.weight)) }
         let countsMax = members.map {
             Int(Double(shards.count) * Double(max(1, $0.weight)) / weightSum * ShardPlacement.loadMax) + 1
         }
-        let ranking = ShardPlacement.Ranking(of: self, where: \.acceptsShards)
-        for index in shards.indices where shards[index][keyPath: role] == .none && shards[index].owner != .none {
-            let others = ranking[index].filter { !shards[index].isHeld(by: $0) }
-            let best = others.first { counts[Int($0.rawValue)] < countsMax[Int($0.rawValue)] } ?? others.first
-            guard let best else { continue }
-            name(&shards[index], best)
+        var ranking = ShardPlacement.Ranking(of: self, where: \.acceptsShards)
+        for index in shards.indices where shards[index][role] == .none && shards[index].owner != .none {
+            ranking.rank(shard: index)
+            let shard = shards[index]
+            let free = ranking.best { !shard.isHeld(by: $0) && counts[Int($0.rawValue)] < countsMax[Int($0.rawValue)] }
+            guard let best = free ?? ranking.best(where: { !shard.isHeld(by: $0) }) else { continue }
+            shards[index].name(best, as: role, in: revision)
             counts[Int(best.rawValue)] += 1
         }
     }

@@ -63,8 +63,10 @@ package struct OwnershipStateMachine: Sendable {
     package typealias ProposalID = UInt64
 
     package enum Input: Sendable {
-        /// The store may hold a newer map: a peer reported it, or its revision changed.
+        /// The store may hold a newer map.
         case refresh
+        /// The store, or a peer, reported the store's revision. A map with it may be on its way here already.
+        case reported(UInt64)
         /// A decision is proposed. ``Action/settled(_:_:)`` answers it with the same number.
         case propose(ProposalID, OwnershipDecision)
         /// The detector confirmed a death. It is certain if it is proven.
@@ -195,6 +197,8 @@ package struct OwnershipStateMachine: Sendable {
     /// The time at which the open request was sent to the store.
     private var flightSince: MonotonicTime = .zero
     private var isReadWanted = true
+    /// The newest revision that was reported while a request was open.
+    private var reported: UInt64 = 0
     private var proposals: [Proposal] = []
     private var deaths: OrderedDictionary<NodeID, Death> = [:]
     package private(set) var standing: Standing = .majority
@@ -223,6 +227,7 @@ package struct OwnershipStateMachine: Sendable {
         var actions: [Action] = []
         switch input {
         case .refresh: isReadWanted = true
+        case .reported(let revision): note(reported: revision)
         case .propose(let id, let decision): accept(id, decision, actions: &actions)
         case .confirmedDead(let node, let isCertain): note(deathOf: node, isCertain: isCertain, now: now)
         case .unheard(let node, let share, let revision):
@@ -236,7 +241,7 @@ package struct OwnershipStateMachine: Sendable {
         case .swapLost:
             isReadWanted = true
             countAttempt(actions: &actions)
-            flight = .idle
+            noteEnd(at: .max)
         case .storeFailed(let error):
             let isForeign = error.code == .stateForeign || error.code == .wrongCluster
             note(store: isForeign ? .foreign(error) : .unreadable(error), actions: &actions)
@@ -250,6 +255,21 @@ package struct OwnershipStateMachine: Sendable {
     }
 
     // MARK: Input
+
+    private mutating func note(reported revision: UInt64) {
+        guard revision != map.revision else { return }
+        if case .idle = flight {
+            isReadWanted = true
+        } else {
+            reported = max(reported, revision)
+        }
+    }
+
+    /// The open request ended. A newer map than the store returned was reported in the meantime, or not.
+    private mutating func noteEnd(at revision: UInt64) {
+        if reported > revision { isReadWanted = true }
+        (reported, flight) = (0, .idle)
+    }
 
     private mutating func accept(_ id: ProposalID, _ decision: OwnershipDecision, actions: inout [Action]) {
         if isFenced {
@@ -333,7 +353,7 @@ package struct OwnershipStateMachine: Sendable {
         isReadWanted = true
         idleUntil = now + configuration.retryDelay
         countAttempt(actions: &actions)
-        flight = .idle
+        noteEnd(at: .max)
     }
 
     private mutating func finishRead(_ found: ClusterMap, now: MonotonicTime, actions: inout [Action]) {
@@ -341,14 +361,14 @@ package struct OwnershipStateMachine: Sendable {
             note(store: .rolledBack(found: found.revision, seen: map.revision), actions: &actions)
             return tryAgain(now: now, actions: &actions)
         }
-        flight = .idle
+        noteEnd(at: found.revision)
         note(store: .sound, actions: &actions)
         adopt(found, actions: &actions)
     }
 
     private mutating func finishSwap(revision: UInt64, now: MonotonicTime, actions: inout [Action]) {
         guard case .swapping(var next, let ids) = flight else { return }
-        flight = .idle
+        noteEnd(at: revision)
         note(store: .sound, actions: &actions)
         next.revision = revision
         let done = proposals.filter { ids.contains($0.id) }

@@ -39,6 +39,15 @@ public struct ShardAssignment: Sendable, Hashable {
         self.secondStandbyNamedIn = secondStandbyNamedIn
     }
 
+    /// The member that has the role.
+    package subscript(role: ShardRole) -> MemberSlot {
+        switch role {
+        case .owner: owner
+        case .standby: standby
+        case .secondStandby: secondStandby
+        }
+    }
+
     /// True if the member has a role.
     package func isHeld(by member: MemberSlot) -> Bool {
         owner == member || standby == member || secondStandby == member
@@ -65,22 +74,14 @@ public struct ShardAssignment: Sendable, Hashable {
         loseStandby()
     }
 
-    /// Names an owner under the epoch that was not the standby.
-    package mutating func nameOwner(_ member: MemberSlot, in revision: UInt64) {
-        owner = member
-        ownerNamedIn = member == .none ? 0 : revision
-    }
-
-    /// Names a standby, whatever it holds.
-    package mutating func nameStandby(_ member: MemberSlot, in revision: UInt64) {
-        standby = member
-        standbyNamedIn = member == .none ? 0 : revision
-    }
-
-    /// Names a second standby, whatever it holds.
-    package mutating func nameSecondStandby(_ member: MemberSlot, in revision: UInt64) {
-        secondStandby = member
-        secondStandbyNamedIn = member == .none ? 0 : revision
+    /// Gives a role to a member, whatever it holds.
+    package mutating func name(_ member: MemberSlot, as role: ShardRole, in revision: UInt64) {
+        let namedIn = member == .none ? 0 : revision
+        switch role {
+        case .owner: (owner, ownerNamedIn) = (member, namedIn)
+        case .standby: (standby, standbyNamedIn) = (member, namedIn)
+        case .secondStandby: (secondStandby, secondStandbyNamedIn) = (member, namedIn)
+        }
     }
 
     // MARK: Planned moves
@@ -107,4 +108,12 @@ public struct ShardAssignment: Sendable, Hashable {
         (ownerNamedIn, standbyNamedIn) = (0, 0)
         epoch += 1
     }
+}
+
+/// What a member is to a shard.
+package enum ShardRole: Sendable, CaseIterable {
+    case owner, standby, secondStandby
+
+    /// The member that has the role.
+    package func holder(of shard: ShardID, in map: ClusterMap) -> Member? { map.member(at: map[shard][self]) }
 }

@@ -22,6 +22,14 @@ package struct ShardPlacement: Sendable, Equatable {
         package var owner: MemberSlot = .none
         package var standby: MemberSlot = .none
         package var secondStandby: MemberSlot = .none
+
+        package subscript(role: ShardRole) -> MemberSlot {
+            switch role {
+            case .owner: owner
+            case .standby: standby
+            case .secondStandby: secondStandby
+            }
+        }
     }
 
     /// By shard.
@@ -61,7 +69,7 @@ package struct ShardPlacement: Sendable, Equatable {
         }
     }
 
-    private struct Candidate: Sendable, Equatable {
+    fileprivate struct Candidate: Sendable, Equatable {
         var slot: MemberSlot
         var seed: UInt64
         var weight: Double
@@ -111,21 +119,22 @@ package struct ShardPlacement: Sendable, Equatable {
     /// True if every member that accepts shards owns, and stands by for, about as many as it should.
     package func isBalanced(_ map: ClusterMap) -> Bool {
         let wantsSecond = goals.contains { $0.secondStandby != .none }
-        return isBalanced(map, \.owner, \.owner) && isBalanced(map, \.standby, \.standby)
-            && (!wantsSecond || isBalanced(map, \.secondStandby, \.secondStandby))
+        return ShardRole.allCases.allSatisfy { role in
+            (role == .secondStandby && !wantsSecond) || isBalanced(map, role)
+        }
     }
 
-    private func isBalanced(
-        _ map: ClusterMap, _ role: KeyPath<ShardAssignment, MemberSlot>, _ goal: KeyPath<Goal, MemberSlot>
-    ) -> Bool {
+    private func isBalanced(_ map: ClusterMap, _ role: ShardRole) -> Bool {
         var counts = Array(repeating: (is: 0, goal: 0), count: map.members.count)
-        for index in map.shards.indices {
-            let slot = Int(map.shards[index][keyPath: role].rawValue)
-            let wanted = Int(goals[index][keyPath: goal].rawValue)
+        for (assignment, goal) in zip(map.shards, goals) {
+            let (slot, wanted) = (Int(assignment[role].rawValue), Int(goal[role].rawValue))
             if counts.indices.contains(slot) { counts[slot].is += 1 }
             if counts.indices.contains(wanted) { counts[wanted].goal += 1 }
         }
-        return candidates.map { counts[Int($0.slot.rawValue)] }.allSatisfy { Self.isNear($0.is, $0.goal) }
+        return candidates.allSatisfy { candidate in
+            let count = counts[Int(candidate.slot.rawValue)]
+            return Self.isNear(count.is, count.goal)
+        }
     }
 
     /// True if nothing needs to move: the members are balanced, and no shard must move.
@@ -139,14 +148,39 @@ package struct ShardPlacement: Sendable, Equatable {
 
     /// Ranks the members for which a condition is true, for one shard after the other.
     package struct Ranking: Sendable {
-        private let candidates: [Candidate]
-
-        package init(of map: ClusterMap, where isWanted: (Member) -> Bool) {
-            candidates = ShardPlacement.candidates(of: map, where: isWanted)
+        private struct Place {
+            var score: Double
+            var slot: MemberSlot
         }
 
-        /// The members for one shard, the best first.
-        package subscript(shard: Int) -> [MemberSlot] { ShardPlacement.ranking(shard: shard, of: candidates) }
+        private let candidates: [Candidate]
+        private var places: [Place] = []
+
+        package init(of map: ClusterMap, where isWanted: (Member) -> Bool) {
+            self.init(ShardPlacement.candidates(of: map, where: isWanted))
+        }
+
+        fileprivate init(_ candidates: [Candidate]) {
+            self.candidates = candidates
+            places.reserveCapacity(candidates.count)
+        }
+
+        /// Ranks the members for a shard.
+        package mutating func rank(shard: Int) {
+            places.removeAll(keepingCapacity: true)
+            for candidate in candidates {
+                let score = ShardPlacement.score(shard: shard, candidate)
+                // There are few members, so insertion sort is used. Equal scores keep the order of the slots.
+                let place = places.firstIndex { $0.score < score } ?? places.count
+                places.insert(Place(score: score, slot: candidate.slot), at: place)
+            }
+        }
+
+        /// The best member for the shard that was ranked last for which a condition is true; nil if there is none.
+        package func best(where isWanted: (MemberSlot) -> Bool = { _ in true }) -> MemberSlot? {
+            for place in places where isWanted(place.slot) { return place.slot }
+            return nil
+        }
     }
 
     private static func candidates(of map: ClusterMap, where isWanted: (Member) -> Bool) -> [Candidate] {
@@ -156,18 +190,6 @@ package struct ShardPlacement: Sendable, Equatable {
                 slot: MemberSlot(rawValue: UInt16(index)), seed: StableHash.hash(member.id.name.rawValue),
                 weight: Double(max(1, member.weight)))
         }
-    }
-
-    private static func ranking(shard: Int, of candidates: [Candidate]) -> [MemberSlot] {
-        var scored: [(score: Double, slot: MemberSlot)] = []
-        scored.reserveCapacity(candidates.count)
-        for candidate in candidates {
-            let score = score(shard: shard, candidate)
-            // There are few members, so insertion sort is used. Equal scores keep the order of the slots.
-            let place = scored.firstIndex { $0.score < score } ?? scored.count
-            scored.insert((score, candidate.slot), at: place)
-        }
-        return scored.map(\.slot)
     }
 
     /// `weight / -ln(u)` with u uniform in (0, 1). Each member has the highest score with a probability proportional to
@@ -200,22 +222,21 @@ package struct ShardPlacement: Sendable, Equatable {
         var stoodBy = Loads(of: candidates, sharing: shardCount - pins.standbys.count { $0 != .none })
         var second = Loads(of: candidates, sharing: shardCount - pins.secondStandbys.count { $0 != .none })
         let wantsSecond = candidates.count >= ClusterMap.secondStandbyMemberCountMin
+        var ranking = Ranking(candidates)
         return (0..<shardCount).map { shard in
-            let ranking = ranking(shard: shard, of: candidates)
-            guard let owner = pins.owner(of: shard) ?? owned.take(ranking) else {
-                return Goal()
-            }
+            ranking.rank(shard: shard)
+            guard let owner = pins.owner(of: shard) ?? owned.take(ranking) else { return Goal() }
             var goal = Goal(owner: owner)
             if let pinned = pins.standby(of: shard), pinned != owner {
                 goal.standby = pinned
             } else {
                 // If weights differ widely, no standby may be under its bound. A full one is better than none.
-                goal.standby = stoodBy.take(ranking.filter { $0 != owner }) ?? .none
+                goal.standby = stoodBy.take(ranking) { $0 != owner } ?? .none
             }
             if let pinned = pins.secondStandby(of: shard), pinned != owner, pinned != goal.standby {
                 goal.secondStandby = pinned
             } else if wantsSecond {
-                goal.secondStandby = second.take(ranking.filter { $0 != owner && $0 != goal.standby }) ?? .none
+                goal.secondStandby = second.take(ranking) { $0 != owner && $0 != goal.standby } ?? .none
             }
             return goal
         }
@@ -238,10 +259,11 @@ package struct ShardPlacement: Sendable, Equatable {
         }
 
         /// Gives a shard to the best member that is under its bound, or to the best; nil if there is none.
-        mutating func take(_ ranking: [MemberSlot]) -> MemberSlot? {
-            let best = ranking.first { counts[Int($0.rawValue)] < countsMax[Int($0.rawValue)] } ?? ranking.first
-            if let best { counts[Int(best.rawValue)] += 1 }
-            return best
+        mutating func take(_ ranking: Ranking, where isWanted: (MemberSlot) -> Bool = { _ in true }) -> MemberSlot? {
+            let best = ranking.best { isWanted($0) && counts[Int($0.rawValue)] < countsMax[Int($0.rawValue)] }
+            guard let taken = best ?? ranking.best(where: isWanted) else { return nil }
+            counts[Int(taken.rawValue)] += 1
+            return taken
         }
     }
 }

@@ -92,17 +92,18 @@ package struct ReplicaOwnerStateMachine: Sendable {
         shards[Int(shard.rawValue)] = ReplicaShardStateMachine(
             shard: shard, epoch: epoch, table: table, configuration: configuration)
         var effects = Effects()
-        setStandbys(of: shard, &effects)
+        setStandbys(of: shard, isOpening: true, &effects)
         if let (candidate, since) = awaited.removeValue(forKey: shard), since == epoch, map.isAlive(candidate) {
             perform(on: shard, &effects) { $0?.setCandidate(candidate) }
         }
         return effects
     }
 
-    private mutating func setStandbys(of shard: ShardID, _ effects: inout Effects) {
+    private mutating func setStandbys(of shard: ShardID, isOpening: Bool = false, _ effects: inout Effects) {
         let assignment = map[shard]
         let (first, second) = (target(at: assignment.standby), target(at: assignment.secondStandby))
-        perform(on: shard, &effects) { $0?.setStandbys(first, second, of: assignment) }
+        let opening = isOpening ? map.revision : nil
+        perform(on: shard, &effects) { $0?.setStandbys(first, second, of: assignment, opening: opening) }
     }
 
     private func target(at slot: MemberSlot) -> NodeID? {

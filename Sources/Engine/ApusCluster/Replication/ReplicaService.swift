@@ -248,8 +248,10 @@ package final class ReplicaService: Sendable {
 
     // MARK: States
 
-    /// The shards of which this node has a copy with at least one entity. A copy that is not complete counts.
-    package func shardsWithStates() -> Set<ShardID> { state.withLock { $0.standby.shardsWithStates } }
+    /// Those of the shards of which this node has a copy with at least one entity. A copy that is not complete counts.
+    package func shardsWithStates(among shards: [ShardID]) -> Set<ShardID> {
+        state.withLock { state in Set(shards.filter(state.standby.hasStates)) }
+    }
 
     /// An entity's newest state at this node, the shard's owner, and whether every change in it is confirmed; nil if it
     /// has none.

@@ -11,6 +11,10 @@ import NIOCore
 /// from the moment their copies are complete for as long as they have their roles: once the candidate
 /// ``isCaughtUp(_:)``, the map may name it at any time. A node that changes its role is fed by the same stream.
 ///
+/// **After a planned hand-over** the second standby has what was acknowledged under the epoch before. The new owner
+/// acknowledges nothing without it from the start. Otherwise it and its standby could be cut off together before the
+/// copy is complete under the new epoch, and what they acknowledge would be missing at the second standby.
+///
 /// **Limits.** A change that would exceed a limit is refused and has no effect. If a standby does not answer, changes
 /// wait and are then refused, until the map names another. A node that does not have to confirm never has this effect:
 /// if too much waits for it, its stream is restarted.
@@ -53,6 +57,8 @@ package struct ReplicaShardStateMachine: Sendable {
     package private(set) var standby: NodeID?
     package private(set) var secondStandby: NodeID?
     package private(set) var candidate: NodeID?
+    /// The second standby of the epoch before, as long as it is a standby.
+    private var inherited: NodeID?
     /// The revisions of the newest map in which the standbys were named.
     private var namedIn: (standby: UInt64, secondStandby: UInt64) = (0, 0)
     /// One for each node with a role.
@@ -86,12 +92,17 @@ package struct ReplicaShardStateMachine: Sendable {
 
     /// The map names these standbys, or none.
     ///
-    /// - Parameter assignment: The shard in the newest map.
+    /// - Parameters:
+    ///   - assignment: The shard in the newest map.
+    ///   - opening: The map's revision if the shard is opened with it, otherwise nil. A second standby that was named
+    ///     in an earlier revision had its role under the epoch before.
     package mutating func setStandbys(
-        _ first: NodeID?, _ second: NodeID?, of assignment: ShardAssignment
+        _ first: NodeID?, _ second: NodeID?, of assignment: ShardAssignment, opening: UInt64? = nil
     ) -> Effects {
         var effects = Effects()
         let second = second == first ? nil : second
+        if let opening, assignment.secondStandbyNamedIn < opening { inherited = second }
+        if let node = inherited, node != first, node != second { inherited = nil }
         let newNamings = (assignment.standbyNamedIn, assignment.secondStandbyNamedIn)
         guard first != standby || second != secondStandby || newNamings != namedIn else { return effects }
         (standby, secondStandby, namedIn) = (first, second, newNamings)
@@ -104,7 +115,7 @@ package struct ReplicaShardStateMachine: Sendable {
                 feeds[index].require()
             case secondStandby:
                 feeds[index].named(in: assignment.secondStandbyNamedIn)
-                feeds[index].release()
+                if secondStandby == inherited { feeds[index].require() } else { feeds[index].release() }
             default: feeds[index].release()
             }
         }

@@ -49,10 +49,8 @@ package struct ReplicaStandbyStateMachine: Sendable {
     /// The number of shards of which something is held.
     package var copyCount: Int { copies.count { $0?.isEmpty == false } }
 
-    /// The shards of which a copy has at least one entity.
-    package var shardsWithStates: Set<ShardID> {
-        Set(copies.indices.lazy.filter { (copies[$0]?.size.count ?? 0) > 0 }.map { ShardID(UInt16($0)) })
-    }
+    /// True if the shard's copy has at least one entity.
+    package func hasStates(of shard: ShardID) -> Bool { (copies[Int(shard.rawValue)]?.size.count ?? 0) > 0 }
 
     /// True if there is a copy of the shard that could be promoted.
     package func hasCopy(of shard: ShardID) -> Bool { copies[Int(shard.rawValue)]?.isComplete ?? false }

@@ -262,7 +262,7 @@ extension ClusterService {
             let revision = try? await store.revision()
             thread.loop.execute {
                 self.state.value.pollingSince = nil
-                if revision != self.state.value.ownership.map.revision { self.handle(ownership: .refresh) }
+                self.handle(ownership: revision.map { .reported($0) } ?? .refresh)
             }
         case .awaitReplica(let move):
             await awaitReplica(move)

@@ -159,7 +159,7 @@ extension ClusterService {
         guard let message = try? ClusterMapChanged(bounded: payload),
             message.revision > view.map.revision
         else { return }
-        thread.loop.execute { self.handle(ownership: .refresh) }
+        thread.loop.execute { self.handle(ownership: .reported(message.revision)) }
     }
 
     /// Accepts the states of a shard from its owner. This node is the shard's standby.
@@ -168,11 +168,12 @@ extension ClusterService {
         let shard = ShardID(UInt16(message.shard))
         // The owner's newest map may be one ahead of this node's. This node waits for it, for less time than the owner
         // waits.
-        thread.loop.execute { self.handle(ownership: .refresh) }
-        let isExpected = await wait(for: configuration.handover.streamTimeout * 0.6) { map in
-            map.owner(of: shard)?.id == peer && map.standby(of: shard)?.id == self.identity
+        let hasRoles: @Sendable (ClusterMap) -> Bool = { [identity] map in
+            map.owner(of: shard)?.id == peer && map.standby(of: shard)?.id == identity
                 && map[shard].epoch == message.epoch
         }
+        if !hasRoles(view.map) { thread.loop.execute { self.handle(ownership: .refresh) } }
+        let isExpected = await wait(for: configuration.handover.streamTimeout * 0.6, until: hasRoles)
         guard isExpected else { throw ApusError(.staleEpoch) }
         let part = ClusterHooks.StatePart(
             entities: message.entities, isFirst: message.first, isLast: message.last)

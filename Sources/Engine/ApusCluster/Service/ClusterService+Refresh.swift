@@ -14,10 +14,8 @@ extension ClusterService {
     /// polled.
     func watchStore() async {
         await store.watch { revision in
-            self.thread.loop.execute {
-                // The node's own swaps are reported as well.
-                if revision != self.state.value.ownership.map.revision { self.handle(ownership: .refresh) }
-            }
+            // The node's own swaps are reported as well.
+            self.thread.loop.execute { self.handle(ownership: .reported(revision)) }
         }
     }
 }

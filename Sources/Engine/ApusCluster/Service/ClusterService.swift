@@ -52,7 +52,7 @@ package final class ClusterService: Service {
     /// Receives the result of a proposal.
     enum Waiter: Sendable {
         case caller(CheckedContinuation<OwnershipStateMachine.Outcome, Never>)
-        case moves([ShardMove], HandoverStateMachine.Role)
+        case moves([ShardMove], ShardRole)
         /// The heartbeat thread, which confirms the map under this number.
         case confirmation(UInt64)
     }

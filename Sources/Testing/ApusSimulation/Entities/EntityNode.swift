@@ -99,10 +99,19 @@ final class EntityNode {
         process.view.owner(of: shard)?.id == id && process.view[shard].epoch == epoch && process.view.isAlive(id)
     }
 
+    /// The map as if it named all second standbys for the first time.
+    private static func withNewSecondStandbys(_ map: ClusterMap) -> ClusterMap {
+        var map = map
+        for index in map.shards.indices where map.shards[index].secondStandby != .none {
+            map.shards[index].secondStandbyNamedIn = map.revision
+        }
+        return map
+    }
+
     /// A newer map: first the replicas, then the entities, then the reminders.
     func adopted(_ map: ClusterMap) {
         standby.mapChanged(map)
-        settle(owner.mapChanged(map))
+        settle(owner.mapChanged(world.mutant == .forgetsSecondStandby ? Self.withNewSecondStandbys(map) : map))
         for shard in cells.keys.sorted() {
             guard let epoch = cells[shard]?.values.first?.epoch, !isLocal(shard, epoch: epoch) else { continue }
             let ended = (cells.removeValue(forKey: shard) ?? [:]).values.sorted { $0.address.key < $1.address.key }

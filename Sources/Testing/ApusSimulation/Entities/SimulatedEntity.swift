@@ -139,8 +139,14 @@ package enum EntityMutant: String, Sendable, CaseIterable {
     case hidesLosses = "reports no loss"
     case promotesEmpty = "opens a shard without the copy that it has"
     case starvesSecondStandby = "sends its second standbys no states"
+    case forgetsSecondStandby = "does not wait for the second standby of the epoch before"
     case repeatsWithoutID = "repeats a request without an id whose outcome is unknown"
 
     /// The profile of runs in which the error has an effect.
-    package var profile: SimulationProfile { self == .starvesSecondStandby ? .pairs : .entities }
+    package var profile: SimulationProfile {
+        switch self {
+        case .starvesSecondStandby, .forgetsSecondStandby: .pairs
+        default: .entities
+        }
+    }
 }
