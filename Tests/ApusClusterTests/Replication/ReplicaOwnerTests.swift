@@ -42,6 +42,20 @@ struct ReplicaOwnerTests {
         }
     }
 
+    @Test("A shard that is taken over has no confirmed state before its standby has a copy of it (D15, D18)")
+    func takenOver() throws {
+        let map = replicaMap(revision: 2, owner: "a", standby: "b", epoch: 6)
+        var machine = ReplicaOwnerStateMachine(local: node("a"), map: map)
+        _ = machine.open(shard, epoch: 6, table: table(record("x", "1")))
+        #expect(machine.waitingCount == 1 && machine.waitingByteCount == 0)
+        #expect(try machine.load(key("x"), of: shard, epoch: 6)?.isConfirmed == false)
+        for (target, message) in machine.nextMessages(now: at(0)) {
+            let answers = ReplicaAnswers(number: message.number, answers: message.batches.map(\.taken))
+            _ = machine.answered(answers, by: target, now: at(0))
+        }
+        #expect(try machine.load(key("x"), of: shard, epoch: 6)?.isConfirmed == true && machine.waitingCount == 0)
+    }
+
     @Test("One message carries the batches of every shard that has something for its target")
     func oneMessage() throws {
         var machine = machine()

@@ -89,8 +89,9 @@ package struct ReplicaOwnerStateMachine: Sendable {
         precondition(canOpen(shard, epoch: epoch), "shard \(shard) cannot be opened under epoch \(epoch)")
         entityCount += table.count
         byteCount += table.byteCount
-        shards[Int(shard.rawValue)] = ReplicaShardStateMachine(
-            shard: shard, epoch: epoch, table: table, configuration: configuration)
+        let machine = ReplicaShardStateMachine(shard: shard, epoch: epoch, table: table, configuration: configuration)
+        waitingCount += machine.waitingCount
+        shards[Int(shard.rawValue)] = machine
         var effects = Effects()
         setStandbys(of: shard, isOpening: true, &effects)
         if let (candidate, since) = awaited.removeValue(forKey: shard), since == epoch, map.isAlive(candidate) {

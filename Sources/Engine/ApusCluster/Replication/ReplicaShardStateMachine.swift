@@ -15,6 +15,10 @@ import NIOCore
 /// acknowledges nothing without it from the start. Otherwise it and its standby could be cut off together before the
 /// copy is complete under the new epoch, and what they acknowledge would be missing at the second standby.
 ///
+/// **States of the epoch before** count as one change that is not acknowledged. Some of them may never have been: their
+/// owner died, or handed the shard over, before it heard from all. A caller that repeats its request must not be
+/// answered from them while no other node has them.
+///
 /// **Limits.** A change that would exceed a limit is refused and has no effect. If a standby does not answer, changes
 /// wait and are then refused, until the map names another. A node that does not have to confirm never has this effect:
 /// if too much waits for it, its stream is restarted.
@@ -74,6 +78,7 @@ package struct ReplicaShardStateMachine: Sendable {
         self.epoch = epoch
         self.table = table
         self.configuration = configuration
+        if table.count > 0 { (position, waiting) = (1, [0]) }
     }
 
     /// The number of unacknowledged changes.
@@ -104,7 +109,8 @@ package struct ReplicaShardStateMachine: Sendable {
         if let opening, assignment.secondStandbyNamedIn < opening { inherited = second }
         if let node = inherited, node != first, node != second { inherited = nil }
         let newNamings = (assignment.standbyNamedIn, assignment.secondStandbyNamedIn)
-        guard first != standby || second != secondStandby || newNamings != namedIn else { return effects }
+        let isNew = first != standby || second != secondStandby || newNamings != namedIn
+        guard isNew || opening != nil else { return effects }
         (standby, secondStandby, namedIn) = (first, second, newNamings)
         if candidate == first { candidate = nil }
         update(&effects)
