@@ -164,8 +164,9 @@ struct SecondStandbyReplicationTests {
     private typealias Machine = ReplicaShardStateMachine
     private static let assignment = ShardAssignment(standbyNamedIn: 3, secondStandbyNamedIn: 4)
 
-    private func machine() -> Machine {
-        Machine(shard: shard, epoch: 5, table: ReplicaTable(), configuration: ReplicaConfiguration())
+    private func machine(inherited: NodeID? = nil) -> Machine {
+        Machine(
+            shard: shard, epoch: 5, table: ReplicaTable(), inherited: inherited, configuration: ReplicaConfiguration())
     }
 
     /// A shard with the standby b and the second standby c, both of which have everything.
@@ -196,8 +197,8 @@ struct SecondStandbyReplicationTests {
 
     @Test("After a hand-over nothing is acknowledged without the second standby of the epoch before")
     func inherited() throws {
-        var machine = machine()
-        _ = machine.setStandbys(node("b"), node("c"), of: ShardAssignment(secondStandbyNamedIn: 7), opening: 9)
+        var machine = machine(inherited: node("c"))
+        _ = machine.setStandbys(node("b"), node("c"), of: ShardAssignment(secondStandbyNamedIn: 7))
         _ = try machine.change(record("x", "1"))
         machine.confirmAll(node("b"))
         #expect(machine.acknowledged == 0)
@@ -208,24 +209,27 @@ struct SecondStandbyReplicationTests {
         #expect(machine.acknowledged == 0)
         machine.confirmAll(node("c"))
         #expect(machine.acknowledged == 1)
-    }
-
-    @Test("One that was named at the death of the owner, or later, holds up no change")
-    func notInherited() throws {
-        var machine = machine()
-        let fresh = ShardAssignment(secondStandbyNamedIn: 9)
-        _ = machine.setStandbys(node("b"), node("c"), of: fresh, opening: 9)
-        _ = try machine.change(record("x", "1"))
-        machine.confirmAll(node("b"))
-        #expect(machine.acknowledged == 1)
-        // It is the same node as the one of the epoch before, but was none in between.
-        var again = self.machine()
-        _ = again.setStandbys(node("b"), node("c"), of: ShardAssignment(secondStandbyNamedIn: 7), opening: 9)
+        // If it is named again after it was none, it holds up no change.
+        var again = self.machine(inherited: node("c"))
+        _ = again.setStandbys(node("b"), node("c"), of: ShardAssignment(secondStandbyNamedIn: 7))
         _ = again.setStandbys(node("b"), nil, of: ShardAssignment())
         _ = again.setStandbys(node("b"), node("c"), of: ShardAssignment(secondStandbyNamedIn: 11))
         _ = try again.change(record("x", "1"))
         again.confirmAll(node("b"))
         #expect(again.acknowledged == 1)
+    }
+
+    @Test("A shard that is opened waits for a second standby of an earlier map, and for no new one", arguments: [8, 9])
+    func opened(namedIn: UInt64) throws {
+        var map = replicaMap(revision: 9, owner: "a", standby: "b", epoch: 5)
+        map[shard].name(try #require(map.slot(of: NodeName(unchecked: "c"))), as: .secondStandby, in: namedIn)
+        var machine = ReplicaOwnerStateMachine(local: node("a"), map: map)
+        _ = machine.open(shard, epoch: 5, table: table(record("x", "1")))
+        for (target, message) in machine.nextMessages(now: at(0)) where target == node("b") {
+            let answers = ReplicaAnswers(number: message.number, answers: message.batches.map(\.taken))
+            _ = machine.answered(answers, by: target, now: at(0))
+        }
+        #expect(machine.acknowledged(of: shard) == (namedIn < 9 ? 0 : 1))
     }
 
     @Test("The survey counts the shards whose third copy is not complete")

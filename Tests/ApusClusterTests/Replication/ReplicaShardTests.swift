@@ -39,14 +39,14 @@ struct ReplicaShardTests {
     func inherited() throws {
         let states = table(record("x", "1"), record("y", "1"))
         var machine = Machine(shard: shard, epoch: 5, table: states, configuration: ReplicaConfiguration())
-        _ = machine.setStandbys(node("b"), nil, of: ShardAssignment(), opening: 3)
+        _ = machine.setStandbys(node("b"), nil, of: ShardAssignment())
         #expect(machine.position == 1 && machine.acknowledged == 0 && machine.waitingCount == 1)
         machine.confirmAll(node("b"))
         #expect(machine.acknowledged == 1 && machine.waitingCount == 0 && machine.isCaughtUp(node("b")))
         #expect(try machine.change(record("x", "2")) == 2)
 
         var alone = Machine(shard: shard, epoch: 5, table: states, configuration: ReplicaConfiguration())
-        _ = alone.setStandbys(nil, nil, of: ShardAssignment(), opening: 3)
+        _ = alone.setStandbys(nil, nil, of: ShardAssignment())
         #expect(alone.position == 1 && alone.acknowledged == 1 && alone.waitingCount == 0)
     }
 

@@ -140,11 +140,12 @@ struct FrameWindow: Sendable {
         var hasEnded: Bool
     }
 
+    private let began = MonotonicTime.now()
     private let marks: [Mark]
     private let endedPublishers: Int
     private(set) var gaps: [Duration] = []
-    /// When the longest of all gaps began.
-    private(set) var longestAt: MonotonicTime?
+    /// When the longest of all gaps began, after the window began.
+    private(set) var longestFrom = Duration.zero
     private(set) var lost = 0
     private(set) var doubled = 0
     private(set) var wrong = 0
@@ -178,7 +179,7 @@ struct FrameWindow: Sendable {
                 if next.at - previous.at > longest { (longest, longestAt) = (next.at - previous.at, previous.at) }
                 if previous.epoch == next.epoch { lost += Int(next.sequence) - Int(previous.sequence) - 1 }
             }
-            if longest > gaps.max() ?? .zero { self.longestAt = longestAt }
+            if longest > gaps.max() ?? .zero, let longestAt { longestFrom = longestAt - began }
             gaps.append(longest)
             doubled += again
             wrong += after.wrong - mark.wrong

@@ -135,8 +135,7 @@ final class ClusterFaultRun {
         for error in load.refusals { result.failed("episode \(number): \(error)") }
         judge(load, number, &result)
         loads.append((fault, load))
-        let longestAt = window.longestAt.map { $0 - faultAt }
-        say(number, fault, victims, duration, detected, served, window, longestAt, load)
+        say(number, fault, victims, duration, detected, served, window, load)
     }
 
     /// Finds the time until a node shows a condition that is a sign of the fault; nil after ten seconds, or if the
@@ -212,14 +211,13 @@ final class ClusterFaultRun {
 
     private func say(
         _ number: Int, _ fault: ClusterFault, _ victims: ClusterFaultStage.Victims, _ duration: Duration,
-        _ detected: Duration?, _ served: Duration?, _ window: FrameWindow, _ longestAt: Duration?,
-        _ load: RegisterLoad
+        _ detected: Duration?, _ served: Duration?, _ window: FrameWindow, _ load: RegisterLoad
     ) {
         func text(_ time: Duration?) -> String { time.map { "\(Int($0.milliseconds)) ms" } ?? "-" }
         let who = (victims.nodes + [victims.other].compactMap { $0 }).joined(separator: ",")
         BenchScope.say(
             "\(number + 1)/\(options.episodes) \(fault.rawValue) \(who) \(text(duration)): detected \(text(detected)), "
-                + "served \(text(served)), gap \(text(window.gaps.max())) from \(text(longestAt)) on, "
+                + "served \(text(served)), gap \(text(window.gaps.max())) from \(text(window.longestFrom)) on, "
                 + "lost \(window.lost), doubled \(window.doubled), ended \(window.ended), "
                 + "\(load.history.operationCount) operations")
     }

@@ -75,18 +75,20 @@ package final class ReplicatedShards: Sendable {
 
     private func mapChanged(_ map: ClusterMap) {
         let owned = OwnedShards(of: view.local, in: map)
-        let changed = state.withLock { state in owned.differences(from: state.owned).map(\.shard) }
+        let differences = state.withLock { state in
+            defer { state.owned = owned }
+            return owned.differences(from: state.owned)
+        }
         // Most maps change no shard of this node.
-        guard !changed.isEmpty else { return }
-        let withStates = replicas.shardsWithStates(among: changed)
+        guard !differences.isEmpty else { return }
+        let withStates = replicas.shardsWithStates(among: differences.map(\.shard))
         let (isTaskWanted, isEmptyTaskWanted) = state.withLock { state in
-            for (shard, _, epoch) in owned.differences(from: state.owned) {
+            for (shard, _, epoch) in differences {
                 let hasStates = withStates.contains(shard)
                 state.unopened[shard] = hasStates ? epoch : nil
                 state.empty[shard] = hasStates ? nil : epoch
                 if epoch == nil { state.reminders.closed(shard) }
             }
-            state.owned = owned
             defer {
                 state.isOpening = state.isOpening || !state.unopened.isEmpty
                 state.isOpeningEmpty = state.isOpeningEmpty || !state.empty.isEmpty

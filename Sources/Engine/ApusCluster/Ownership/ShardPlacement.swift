@@ -178,8 +178,7 @@ package struct ShardPlacement: Sendable, Equatable {
 
         /// The best member for the shard that was ranked last for which a condition is true; nil if there is none.
         package func best(where isWanted: (MemberSlot) -> Bool = { _ in true }) -> MemberSlot? {
-            for place in places where isWanted(place.slot) { return place.slot }
-            return nil
+            places.first { isWanted($0.slot) }?.slot
         }
     }
 

@@ -89,22 +89,26 @@ package struct ReplicaOwnerStateMachine: Sendable {
         precondition(canOpen(shard, epoch: epoch), "shard \(shard) cannot be opened under epoch \(epoch)")
         entityCount += table.count
         byteCount += table.byteCount
-        let machine = ReplicaShardStateMachine(shard: shard, epoch: epoch, table: table, configuration: configuration)
+        // A second standby that was named in an earlier revision had its role under the epoch before.
+        let assignment = map[shard]
+        let isInherited = assignment.secondStandbyNamedIn < map.revision
+        let machine = ReplicaShardStateMachine(
+            shard: shard, epoch: epoch, table: table,
+            inherited: isInherited ? target(at: assignment.secondStandby) : nil, configuration: configuration)
         waitingCount += machine.waitingCount
         shards[Int(shard.rawValue)] = machine
         var effects = Effects()
-        setStandbys(of: shard, isOpening: true, &effects)
+        setStandbys(of: shard, &effects)
         if let (candidate, since) = awaited.removeValue(forKey: shard), since == epoch, map.isAlive(candidate) {
             perform(on: shard, &effects) { $0?.setCandidate(candidate) }
         }
         return effects
     }
 
-    private mutating func setStandbys(of shard: ShardID, isOpening: Bool = false, _ effects: inout Effects) {
+    private mutating func setStandbys(of shard: ShardID, _ effects: inout Effects) {
         let assignment = map[shard]
         let (first, second) = (target(at: assignment.standby), target(at: assignment.secondStandby))
-        let opening = isOpening ? map.revision : nil
-        perform(on: shard, &effects) { $0?.setStandbys(first, second, of: assignment, opening: opening) }
+        perform(on: shard, &effects) { $0?.setStandbys(first, second, of: assignment) }
     }
 
     private func target(at slot: MemberSlot) -> NodeID? {

@@ -73,10 +73,17 @@ package struct ReplicaShardStateMachine: Sendable {
     /// The target that reported it.
     private var accuser: NodeID?
 
-    package init(shard: ShardID, epoch: Epoch, table: ReplicaTable, configuration: ReplicaConfiguration) {
+    /// - Parameters:
+    ///   - table: The states of the epoch before.
+    ///   - inherited: The second standby of the epoch before; nil if there was none.
+    package init(
+        shard: ShardID, epoch: Epoch, table: ReplicaTable, inherited: NodeID? = nil,
+        configuration: ReplicaConfiguration
+    ) {
         self.shard = shard
         self.epoch = epoch
         self.table = table
+        self.inherited = inherited
         self.configuration = configuration
         if table.count > 0 { (position, waiting) = (1, [0]) }
     }
@@ -97,20 +104,19 @@ package struct ReplicaShardStateMachine: Sendable {
 
     /// The map names these standbys, or none.
     ///
-    /// - Parameters:
-    ///   - assignment: The shard in the newest map.
-    ///   - opening: The map's revision if the shard is opened with it, otherwise nil. A second standby that was named
-    ///     in an earlier revision had its role under the epoch before.
+    /// - Parameter assignment: The shard in the newest map.
     package mutating func setStandbys(
-        _ first: NodeID?, _ second: NodeID?, of assignment: ShardAssignment, opening: UInt64? = nil
+        _ first: NodeID?, _ second: NodeID?, of assignment: ShardAssignment
     ) -> Effects {
         var effects = Effects()
         let second = second == first ? nil : second
-        if let opening, assignment.secondStandbyNamedIn < opening { inherited = second }
         if let node = inherited, node != first, node != second { inherited = nil }
         let newNamings = (assignment.standbyNamedIn, assignment.secondStandbyNamedIn)
-        let isNew = first != standby || second != secondStandby || newNamings != namedIn
-        guard isNew || opening != nil else { return effects }
+        guard first != standby || second != secondStandby || newNamings != namedIn else {
+            // The map may name none: then nothing waits.
+            settle()
+            return effects
+        }
         (standby, secondStandby, namedIn) = (first, second, newNamings)
         if candidate == first { candidate = nil }
         update(&effects)
