@@ -90,6 +90,33 @@ struct OwnershipStateMachineTests {
         #expect(outcome == .settled(2, .failed(ApusError(.noOwnership))))
     }
 
+    @Test("Nodes whose planned moves lost to one revision try again at different times; a drain does not wait (D5)")
+    func plannedTurns() throws {
+        let joins = ["a", "b", "c", "d", "e", "f", "g", "h"].map { join($0) }
+        var waits: Set<Int> = []
+        for name in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+            let others = joins.filter { $0 != join(name) }
+            let before = try others.reduce(ClusterMap(cluster: ClusterID(unchecked: "test"))) { try $0.after($1) }
+            var (machine, map) = try member(name, of: before)
+            let owner = try #require(map.owner(of: ShardID(1))?.id)
+            let target = try #require(map.members.first { $0.id != owner && $0.id != map.standby(of: ShardID(1))?.id })
+            let move = ShardMove(shard: ShardID(1), epoch: map[ShardID(1)].epoch, owner: owner, target: target.id)
+            #expect(swap(in: machine.handle(.propose(2, .setStandby([move])), now: at(10))) != nil)
+            #expect(machine.handle(.swapLost, now: at(11)) == [.read])
+            map = try map.after(.weigh(NodeName(unchecked: "a"), 50))
+            if swap(in: machine.handle(.read(map), now: at(11))) != nil {
+                waits.insert(0)
+                continue
+            }
+            var urgent = machine
+            #expect(swap(in: urgent.handle(.propose(3, .drain(node(name))), now: at(11))) != nil)
+            let wait = (1...200).first { swap(in: machine.handle(.tick, now: at(11 + $0))) != nil }
+            waits.insert(try #require(wait))
+        }
+        #expect(waits.isSubset(of: [0, 20, 40, 60, 80]))
+        #expect(waits.count >= 3)
+    }
+
     @Test("A planned move whose swap was not answered is never called failed before the store was read (D4, D5)")
     func unanswered() throws {
         var (machine, map) = try member("a", of: map(join("b")))

@@ -23,7 +23,8 @@ import OrderedCollections
 ///
 /// **Planned moves yield.** They come in a stream. A node that swaps without a pause would leave no time for another
 /// node's read and swap. After each such swap, planned moves therefore wait for `plannedPace`, and the next one
-/// includes all that were proposed in the meantime. Joins, drains and deaths do not wait.
+/// includes all that were proposed in the meantime. A node whose planned swap came second waits too, for a time that
+/// differs between nodes and revisions. Joins, drains and deaths do not wait.
 ///
 /// **Unreachable store.** Nothing is decided. Proposals fail with 10012 after `attemptCountMax` attempts; deaths stay
 /// and are tried again. A swap without an answer may have been made, or may still be made. The map is therefore read
@@ -50,6 +51,8 @@ package struct OwnershipStateMachine: Sendable {
         package var answerTimeout: Duration = .seconds(1)
         /// The least time between two swaps of this node for planned moves.
         package var plannedPace: Duration = .milliseconds(20)
+        /// A lost swap of planned moves waits for less than this many times `plannedPace`.
+        package var turnCountMax: Int = 5
         /// The interval at which the leases are read while neither side of a cut is a majority.
         package var leaseReadInterval: Duration = .milliseconds(200)
         /// Attempts of one proposal, lost swaps and failures together.
@@ -240,6 +243,7 @@ package struct OwnershipStateMachine: Sendable {
         case .swapWon(let revision): finishSwap(revision: revision, now: now, actions: &actions)
         case .swapLost:
             isReadWanted = true
+            yieldPlanned(now: now)
             countAttempt(actions: &actions)
             noteEnd(at: .max)
         case .storeFailed(let error):
@@ -378,6 +382,15 @@ package struct OwnershipStateMachine: Sendable {
         adopt(next, actions: &actions)
         for proposal in done { actions.append(.settled(proposal.id, .decided(next))) }
         actions.append(.announce(revision: revision))
+    }
+
+    /// Another node's swap came first. Nodes that lost to the same revision try again at different times.
+    private mutating func yieldPlanned(now: MonotonicTime) {
+        guard case .swapping(_, let ids) = flight, let local else { return }
+        guard proposals.contains(where: { $0.isPlanned && ids.contains($0.id) }) else { return }
+        let turnCount = UInt64(min(map.members.count { $0.state.isAlive }, configuration.turnCountMax))
+        let hash = StableHash.mix(StableHash.hash(local.name.rawValue) ^ StableHash.mix(map.revision))
+        plannedFrom = now + configuration.plannedPace * Int(hash % max(turnCount, 1))
     }
 
     private mutating func noteUnanswered() {
