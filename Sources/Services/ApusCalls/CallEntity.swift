@@ -149,6 +149,7 @@ struct CallKind {
             try perform(actions[index], &machine, now, &actions, &scope, isRestored: isRestored)
             index += 1
         }
+        scope.mayBeLost = !isRestored && actions.isEmpty && machine.state.hasOnlyConfirmed(since: call.state)
         call = CallEntity()
         guard machine.state.phase != .unspecified else { return reply }
         (call.state, call.epoch) = (machine.state, scope.epoch)

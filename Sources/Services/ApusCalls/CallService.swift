@@ -209,7 +209,8 @@ package final class CallService: Service, Sendable {
         guard (CallEventKind.joined.rawValue...CallEventKind.confirmed.rawValue).contains(kind.rawValue) else {
             throw ApusError(.callParametersInvalid, "the event is not one of a client")
         }
-        if kind == .accepted || kind == .connected { try await checkRights(of: sender, in: id, call) }
+        // Whoever has media, or asks for them, is checked again there (right(of:in:)).
+        if kind == .accepted { try await checkRights(of: sender, in: id, call) }
         let report = CallReport.with {
             ($0.party, $0.endpoint, $0.session) = (sender.party, sender.endpoint.rawValue, sender.session)
             ($0.kind, $0.number) = (kind, request.code)

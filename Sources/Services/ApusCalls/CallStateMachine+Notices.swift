@@ -147,7 +147,7 @@ extension CallStateMachine {
     enum Request: CaseIterable {
         case reserveChannels, releaseChannels, writeRecord, recordMessage
 
-        fileprivate var path: WritableKeyPath<CallState, CallEffect> {
+        var path: WritableKeyPath<CallState, CallEffect> {
             switch self {
             case .reserveChannels: \.reserveChannels
             case .releaseChannels: \.releaseChannels
@@ -250,6 +250,25 @@ extension CallStateMachine {
         let first = max(.milliseconds(1), configuration.resendAfter)
         let factor = 1 << min(Int(sends.clamped) - 1, 16)
         return Self.time(sentMs, plus: min(first * factor, max(first, configuration.resendAfterMax)))
+    }
+}
+
+extension CallState {
+    /// True if nothing has changed since an earlier state but what legs, parties and other parts of the cluster have
+    /// confirmed. A node that has not heard of that sends the same again, which has no effect.
+    package func hasOnlyConfirmed(since earlier: CallState) -> Bool {
+        guard legs.count == earlier.legs.count, claims.count == earlier.claims.count else { return false }
+        var expected = earlier
+        for leg in legs.indices { expected.legs[leg].confirmed = legs[leg].confirmed }
+        for claim in claims.indices {
+            let isReleased = claims[claim].status == .released && earlier.claims[claim].status == .releasing
+            if isReleased { expected.claims[claim].status = .released }
+            if claims[claim].sends == 0 { expected.claims[claim].sends = 0 }
+        }
+        for request in CallStateMachine.Request.allCases where self[keyPath: request.path].status == .done {
+            expected[keyPath: request.path].status = .done
+        }
+        return expected == self
     }
 }
 

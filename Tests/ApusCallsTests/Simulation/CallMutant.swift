@@ -2,6 +2,7 @@
 enum CallMutant: String, Sendable, CaseIterable {
     case none = "does everything right"
     case emitsUnconfirmed = "sends what its standby does not have"
+    case defersConnects = "does not wait until its standby has that a leg has media"
     case forgetsNotices = "sends nothing again after a death"
     case sendsOnce = "sends each notice once"
     case secondWins = "lets a second leg win"

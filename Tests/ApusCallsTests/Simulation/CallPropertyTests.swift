@@ -31,6 +31,7 @@ struct CallPropertyTests {
         let share = Int(Self.seedCount)
         #expect(counts.ended > share && counts.accepted > share / 5 && counts.deaths > share)
         #expect(counts.lostChanges > share / 100 && counts.lostOutputs > share / 100 && counts.late > 0)
+        #expect(counts.deferredChanges > share)
         #expect(counts.busy > share / 20 && counts.glare > share / 200 && counts.joined > share / 100)
         #expect(counts.legsMax >= 6 || type == .oneToOne)
         #expect(counts.byteCountMax < 1500)
@@ -67,6 +68,7 @@ extension CallWorld.Counts {
         deaths += other.deaths
         lostChanges += other.lostChanges
         lostOutputs += other.lostOutputs
+        deferredChanges += other.deferredChanges
         late += other.late
         busy += other.busy
         glare += other.glare

@@ -39,7 +39,10 @@ extension CallWorld {
         if case .success(let view) = result, event == .accepted { result = .success(altered(view, call)) }
         if case .success = result { alter(call, event, before, &actions) }
         let input = (try? result.get()).map { _ in CallInput(content: .event(event, sender), at: at) }
-        hold(actions.map { .action($0) } + [.reply(client: client, event: event, result)], input, call)
+        let outputs = actions.map { Output.action($0) } + [.reply(client: client, event: event, result)]
+        let isConfirmation = actions.isEmpty && calls[call].machine.state.hasOnlyConfirmed(since: before)
+        let isUnkept = mutant == .defersConnects && event == .connected
+        hold(outputs, input, call, mayBeLost: isConfirmation || isUnkept)
     }
 
     mutating func happen(_ event: CallClusterEvent, _ call: Int) {
@@ -53,7 +56,12 @@ extension CallWorld {
         let before = calls[call].machine.state
         calls[call].machine.handle(event, at: at, &actions)
         alter(call, nil, before, &actions)
-        hold(actions.map { .action($0) }, CallInput(content: .cluster(event), at: at), call)
+        let isConfirmation = actions.isEmpty && calls[call].machine.state.hasOnlyConfirmed(since: before)
+        // A reminder is part of the state, so its delivery changes that.
+        let isKept = event == .restored || event == .timeAdvanced
+        hold(
+            actions.map { .action($0) }, CallInput(content: .cluster(event), at: at), call,
+            mayBeLost: isConfirmation && !isKept)
     }
 
     /// A client that is no leg sends an event, and learns nothing.
@@ -77,14 +85,27 @@ extension CallWorld {
 
     // MARK: Confirmation
 
-    private mutating func hold(_ outputs: [Output], _ input: CallInput?, _ call: Int) {
+    /// - Parameter mayBeLost: the standby receives the change with the next one, and its outputs do not wait for that.
+    private mutating func hold(_ outputs: [Output], _ input: CallInput?, _ call: Int, mayBeLost: Bool = false) {
+        if mayBeLost {
+            counts.deferredChanges += 1
+            if let last = calls[call].held.indices.last {
+                calls[call].held[last].outputs += outputs
+                if let input { calls[call].held[last].inputs.append(input) }
+            } else {
+                if let input { calls[call].inputs.append(input) }
+                for output in outputs { emit(output, call) }
+            }
+            if diesNow() { later(number(0...3), .killCall(call)) }
+            return
+        }
         let state: Data = (try? calls[call].machine.state.serializedBytes()) ?? Data()
         var outputs = outputs
         if mutant == .emitsUnconfirmed {
             for output in outputs { emit(output, call) }
             outputs = []
         }
-        calls[call].held.append(Held(state: state, call: calls[call].machine, input: input, outputs: outputs))
+        calls[call].held.append(Held(state: state, call: calls[call].machine, inputs: input.map { [$0] } ?? [], outputs: outputs))
         later(number(1...4), .confirmCall(call, incarnation: calls[call].incarnation))
         if diesNow() { later(number(0...3), .killCall(call)) }
     }
@@ -92,7 +113,7 @@ extension CallWorld {
     mutating func confirm(_ call: Int, isSent: Bool = true) {
         let held = calls[call].held.removeFirst()
         calls[call].confirmed = held.state
-        if let input = held.input { calls[call].inputs.append(input) }
+        calls[call].inputs += held.inputs
         guard let machine = held.call else { return }
         calls[call].confirmedState = machine.state
         check(machine, call)

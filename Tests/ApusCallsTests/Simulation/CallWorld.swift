@@ -20,7 +20,8 @@ struct CallWorld {
         var state: Data
         /// The call, if the change is one of a call.
         var call: CallStateMachine?
-        var input: CallInput?
+        /// The change, and confirmations after it.
+        var inputs: [CallInput]
         var outputs: [Output]
     }
 
@@ -111,6 +112,8 @@ struct CallWorld {
         var deaths = 0
         var lostChanges = 0
         var lostOutputs = 0
+        /// Confirmations that the standby receives with the next change.
+        var deferredChanges = 0
         var late = 0
         var busy = 0
         var glare = 0
@@ -250,7 +253,7 @@ struct CallWorld {
 
     private mutating func hold(_ outputs: [Output], _ party: Int) {
         let state: Data = (try? parties[party].machine.state.serializedBytes()) ?? Data()
-        parties[party].held.append(Held(state: state, call: nil, input: nil, outputs: outputs))
+        parties[party].held.append(Held(state: state, call: nil, inputs: [], outputs: outputs))
         later(number(1...4), .confirmParty(party, incarnation: parties[party].incarnation))
         if diesNow() { later(number(0...3), .killParty(party)) }
     }

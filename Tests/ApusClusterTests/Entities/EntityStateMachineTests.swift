@@ -34,19 +34,20 @@ private struct Run {
 
     static func id(_ number: UInt64) -> RequestID { RequestID(high: 0, low: number) }
 
-    /// "add" adds one, "fail" fails, all else reads; a number behind a colon is the request's id.
+    /// "add" adds one, "note" adds one that may be lost, "fail" fails, all else reads.
     mutating func send(_ name: String, id: UInt64? = nil, interleaves: Bool = false) {
         perform(machine.came(Machine.Request(call: name, id: id.map(Self.id), interleaves: interleaves)))
     }
 
     mutating func end(_ request: Machine.Request, _ content: Int) {
         let isFailure = request.call.hasPrefix("fail")
-        let new = request.call.hasPrefix("add") ? content + 1 : content
+        let isNote = request.call.hasPrefix("note")
+        let new = isNote || request.call.hasPrefix("add") ? content + 1 : content
         perform(
             machine.ended(
                 Machine.Result(
                     content: isFailure ? nil : new, answer: request.id == nil || isFailure ? nil : .reply([UInt8(new)]),
-                    ending: "\(request.call)=\(isFailure ? "error" : "\(new)")")))
+                    mayBeLost: isNote, ending: "\(request.call)=\(isFailure ? "error" : "\(new)")")))
     }
 
     mutating func perform(_ actions: [Machine.Action]) {
@@ -117,6 +118,43 @@ struct EntityStateMachineTests {
         run.committed(.lost(ApusError(.moved)))
         #expect(run.said == ["add b!10009"])
         #expect(run.isOver)
+    }
+
+    @Test("A change that may be lost is answered at once, and is written with the next one that may not")
+    func mayBeLost() {
+        var run = Run.loaded()
+        run.send("note a")
+        run.send("get b")
+        #expect(run.said == ["note a=1", "get b=1"])
+        #expect(run.commits.isEmpty && run.machine.isIdle)
+        run.send("add c")
+        #expect(run.commits.map(\.content) == [2])
+        run.send("note d")
+        // It may have seen a change that is not confirmed.
+        #expect(run.said.count == 2)
+        run.committed()
+        #expect(run.said == ["note a=1", "get b=1", "add c=2", "note d=3"])
+        #expect(run.commits.count == 1)
+    }
+
+    @Test("A change that may be lost is written nevertheless if the message has an id, or has set a reminder")
+    func mayNotBeLost() throws {
+        var run = Run.loaded()
+        run.send("note a", id: 7)
+        #expect(run.said.isEmpty && run.commits.map(\.content) == [1])
+        run.committed()
+        #expect(run.said == ["note a=1"])
+
+        run.turns = ["note b"]
+        run.send("note b")
+        let address = EntityAddress(kind: EntityKind(rawValue: 9), key: "b", shard: ShardID(key: "b"))
+        let reminder = Reminder(entity: address, name: "later", id: Run.id(1), due: 5, payload: [])
+        run.perform(
+            run.machine.ended(
+                Machine.Result(content: 2, reminders: [.set(reminder)], mayBeLost: true, ending: "note b=2")))
+        #expect(run.said == ["note a=1"] && run.commits.map(\.content) == [1, 2])
+        run.committed()
+        #expect(run.said == ["note a=1", "note b=2"])
     }
 
     @Test("A state that cannot be read refuses what waits, and ends the activation")

@@ -1,5 +1,6 @@
 import ApusContract
 public import ApusCore
+import NIOCore
 import SwiftProtobuf
 import Synchronization
 
@@ -119,8 +120,17 @@ extension ClientSession {
     /// Without waiting: a notice that is not confirmed comes again.
     private func confirm(_ notice: ClientCallNotice) {
         let isRing = notice.stage == .ring && !notice.outgoing
-        post(Self.event(isRing ? .rang : .confirmed, of: notice.call, stage: notice.stage))
+        let event = Self.event(isRing ? .rang : .confirmed, of: notice.call, stage: notice.stage)
+        guard notice.stage == .accepted else { return post(event) }
+        acceptances.withLock { _ = $0.insert(notice.call) }
+        eventLoop.scheduleTask(in: TimeAmount(Self.acceptanceDelay)) { [weak self] in
+            guard let self, self.acceptances.withLock({ $0.remove(notice.call) }) != nil else { return }
+            self.post(event)
+        }
     }
+
+    /// A report that the client has media says also that it knows of the accept, and usually follows within this time.
+    private static let acceptanceDelay = Duration.milliseconds(500)
 
     static func event(
         _ event: ClientCallEvent, of id: String, stage: ClientCallStage = .unspecified, code: Int32 = 0
@@ -240,6 +250,7 @@ extension ClientSession {
         _ event: ClientCallEvent, of id: String, stage: ClientCallStage = .unspecified, code: Int32 = 0
     ) async throws(ApusError) -> Call {
         let request = Self.event(event, of: id, stage: stage, code: code)
+        acceptances.withLock { _ = $0.remove(id) }
         return try await untilKnown { timeout throws(ApusError) in try await self.ask(request, timeout: timeout) }
     }
 }

@@ -7,6 +7,7 @@ public import Logging
 public import NIOCore
 import NIOPosix
 import SwiftProtobuf
+import Synchronization
 
 /// The configuration of a client.
 public struct ClientConfiguration: Sendable {
@@ -63,6 +64,8 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     var pausedTopics: Set<String> = []
     /// What waits for its answer.
     let commandsInProgress = CommandsInProgress()
+    /// Accepted calls, by id, whose notice is not confirmed yet. Each stays for ``acceptanceDelay`` at most.
+    let acceptances = Mutex<Set<String>>([])
     private let onLinkState: @Sendable (LinkState, ApusError?) -> Void
     private var onActive: (@Sendable (HostPort) -> Void)?
     private var lastError: ApusError?

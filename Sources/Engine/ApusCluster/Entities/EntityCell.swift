@@ -201,7 +201,7 @@ package actor EntityCell<Content: EntityContent> {
         for (name, delay) in scope.timers { setTimer(name, after: delay) }
         return Machine.Result(
             content: content, answer: scope.isAnswerKept ? outcome.answer : nil, reminders: scope.reminderChanges,
-            ending: EntityEnding(work, send: outcome.send, scope))
+            mayBeLost: scope.mayBeLost, ending: EntityEnding(work, send: outcome.send, scope))
     }
 
     private func makeScope(_ work: EntityWork<Content>) -> EntityScope {

@@ -39,6 +39,10 @@ package struct EntityScope: Sendable {
     /// Clear it if the answer is to hold for this message only, such as a refusal that asks the caller for more: a
     /// repetition of the request is then carried out. The message must not have changed anything.
     package var isAnswerKept = true
+    /// Set it if the change need not survive the death of the node, or the entity's release from memory: it is written
+    /// with the next change that must, and its answer does not wait. What it sends must be true without it. Has no
+    /// effect if the message has set a reminder.
+    package var mayBeLost = false
     /// Set it if the entity has nothing left to do. It is released when no other message waits for it.
     package var isDone = false
 

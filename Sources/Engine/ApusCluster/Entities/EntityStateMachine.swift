@@ -15,6 +15,9 @@ import DequeModule
 /// is in progress at a time, and the next one includes all changes made in the meantime. Messages to others are sent
 /// with the answer.
 ///
+/// **Changes that may be lost** are part of the state at once, and are written with the next change that may not. Their
+/// answers wait for nothing that they have changed. If the activation ends before, they are lost without an error.
+///
 /// **The initial state** may include changes of an earlier activation that were never confirmed. They are written once
 /// more before anything is answered.
 ///
@@ -59,12 +62,17 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
         package var answer: RequestMemory.Answer?
         /// The message's changes to the entity's reminders, which are part of the state.
         package var reminders: [ReminderChange] = []
+        /// The change of the content need not outlast the activation. Has no effect on a message with an id, or with
+        /// changes of reminders.
+        package var mayBeLost = false
         package var ending: Ending
 
         package init(
-            content: Content?, answer: RequestMemory.Answer? = nil, reminders: [ReminderChange] = [], ending: Ending
+            content: Content?, answer: RequestMemory.Answer? = nil, reminders: [ReminderChange] = [],
+            mayBeLost: Bool = false, ending: Ending
         ) {
             (self.content, self.answer, self.reminders, self.ending) = (content, answer, reminders, ending)
+            self.mayBeLost = mayBeLost
         }
     }
 
@@ -217,7 +225,7 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
         var isChange = false
         if let new = result.content, new != state.content {
             state.content = new
-            isChange = true
+            isChange = !result.mayBeLost
         }
         if let id {
             if let answer = result.answer {
