@@ -146,37 +146,28 @@ extension CallStateMachine {
     /// A request to another part of the cluster, which is repeated until it is confirmed.
     enum Request: CaseIterable {
         case reserveChannels, releaseChannels, writeRecord, recordMessage
-
-        var path: WritableKeyPath<CallState, CallEffect> {
-            switch self {
-            case .reserveChannels: \.reserveChannels
-            case .releaseChannels: \.releaseChannels
-            case .writeRecord: \.writeRecord
-            case .recordMessage: \.recordMessage
-            }
-        }
     }
 
     mutating func want(_ request: Request, at now: Int64, _ actions: inout [CallAction]) {
-        state[keyPath: request.path].status = .wanted
+        state[request].status = .wanted
         sendRequests(at: now, &actions)
     }
 
     /// Repeats a request at once, because there is more to say.
     mutating func sendAgain(_ request: Request, at now: Int64, _ actions: inout [CallAction]) {
-        state[keyPath: request.path].sends = 0
+        state[request].sends = 0
         sendRequests(at: now, &actions)
     }
 
     mutating func confirm(_ request: Request) {
-        if state[keyPath: request.path].status == .wanted { state[keyPath: request.path].status = .done }
+        if state[request].status == .wanted { state[request].status = .done }
     }
 
     private mutating func sendRequests(at now: Int64, _ actions: inout [CallAction]) {
         for request in Request.allCases {
             guard let due = dueMs(request), now >= due else { continue }
-            state[keyPath: request.path].sentMs = now
-            state[keyPath: request.path].sends = min(state[keyPath: request.path].sends, 1 << 16) + 1
+            state[request].sentMs = now
+            state[request].sends = min(state[request].sends, 1 << 16) + 1
             switch request {
             case .reserveChannels: actions.append(.reserveChannels(untilMs: channelsEndMs))
             case .releaseChannels: actions.append(.releaseChannels)
@@ -187,7 +178,7 @@ extension CallStateMachine {
     }
 
     private func dueMs(_ request: Request) -> Int64? {
-        let entry = state[keyPath: request.path]
+        let entry = state[request]
         guard entry.status == .wanted, request != .reserveChannels || state.phase != .ended else { return nil }
         if entry.sends > 0 { return retryMs(entry.sentMs, entry.sends) }
         guard request == .releaseChannels, state.keepConnect, state.end.reason == .hungUp else { return .min }
@@ -216,8 +207,8 @@ extension CallStateMachine {
             }
         }
         if all {
-            for request in Request.allCases where state[keyPath: request.path].sends > 0 {
-                state[keyPath: request.path].sentMs = .min
+            for request in Request.allCases where state[request].sends > 0 {
+                state[request].sentMs = .min
             }
         }
         sendRequests(at: now, &actions)
@@ -254,6 +245,26 @@ extension CallStateMachine {
 }
 
 extension CallState {
+    /// What has become of a request. No key path: each use of one looks it up.
+    fileprivate subscript(request: CallStateMachine.Request) -> CallEffect {
+        get {
+            switch request {
+            case .reserveChannels: reserveChannels
+            case .releaseChannels: releaseChannels
+            case .writeRecord: writeRecord
+            case .recordMessage: recordMessage
+            }
+        }
+        set {
+            switch request {
+            case .reserveChannels: reserveChannels = newValue
+            case .releaseChannels: releaseChannels = newValue
+            case .writeRecord: writeRecord = newValue
+            case .recordMessage: recordMessage = newValue
+            }
+        }
+    }
+
     /// True if nothing has changed since an earlier state but what legs, parties and other parts of the cluster have
     /// confirmed. A node that has not heard of that sends the same again, which has no effect.
     package func hasOnlyConfirmed(since earlier: CallState) -> Bool {
@@ -265,8 +276,8 @@ extension CallState {
             if isReleased { expected.claims[claim].status = .released }
             if claims[claim].sends == 0 { expected.claims[claim].sends = 0 }
         }
-        for request in CallStateMachine.Request.allCases where self[keyPath: request.path].status == .done {
-            expected[keyPath: request.path].status = .done
+        for request in CallStateMachine.Request.allCases where self[request].status == .done {
+            expected[request].status = .done
         }
         return expected == self
     }

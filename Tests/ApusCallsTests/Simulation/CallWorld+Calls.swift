@@ -105,7 +105,8 @@ extension CallWorld {
             for output in outputs { emit(output, call) }
             outputs = []
         }
-        calls[call].held.append(Held(state: state, call: calls[call].machine, inputs: input.map { [$0] } ?? [], outputs: outputs))
+        calls[call].held.append(
+            Held(state: state, call: calls[call].machine, inputs: input.map { [$0] } ?? [], outputs: outputs))
         later(number(1...4), .confirmCall(call, incarnation: calls[call].incarnation))
         if diesNow() { later(number(0...3), .killCall(call)) }
     }

@@ -129,7 +129,7 @@ extension ClientSession {
         }
     }
 
-    /// A report that the client has media says also that it knows of the accept, and usually follows within this time.
+    /// A report that the client has media also confirms the accept, and usually follows within this time.
     private static let acceptanceDelay = Duration.milliseconds(500)
 
     static func event(
