@@ -105,6 +105,34 @@ struct CallTests {
         #expect(devices[0].notices(of: call).isEmpty)
     }
 
+    @Test("With the accept both sides receive access to the relays, for a direct connection (CALL-8, D8)")
+    func relayAccess() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_640)
+        defer { cluster.down() }
+        let (bell, app) = try await CallClient.pair(cluster)
+        defer { for client in [bell, app] { client.close() } }
+        let call = try await app.start([.device(Self.bell)], type: .oneToMany)
+        #expect(call.type == .oneToMany)
+        let ring = try await bell.next(call.id) { if case .ring = $0.stage { true } else { false } }
+        #expect(ring.relay == nil && ring.type == .oneToMany)
+        try await bell.session.acceptCall(call.id)
+        var users: Set<String> = []
+        for client in [bell, app] {
+            let relay = try #require(try await client.next(call.id) { $0.stage == .accepted }.relay)
+            users.insert(relay.username)
+            #expect(relay.lifetime > .seconds(60))
+            let port = try #require(relay.urls.first { $0.hasPrefix("turn:") }?.split(separator: ":").last?.prefix(5))
+            let check = try Cluster.run([
+                "relay", "check", "--server", "127.0.0.1:\(port)", "--username", relay.username, "--password",
+                relay.credential,
+            ])
+            #expect(check.status == 0, "\(check.all)")
+        }
+        #expect(users.count == 2, "each side is a user of its own")
+        try await app.session.hangUpCall(call.id)
+        #expect(try await bell.end(call.id)?.code == .peerHungUp)
+    }
+
     @Test("A guest that loses its right while a call rings is not connected: 8003, and the call ends (IV-B10)")
     func lostRight() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 32_620)

@@ -25,9 +25,10 @@ package final class CallService: Service, Sendable {
     static let ownKey = "own"
 
     /// A client that takes calls.
-    struct Client: Hashable, Sendable {
+    struct Client: Sendable {
         var party: CallParty
         var endpoint: AccessID
+        var session: Session
     }
 
     let configuration: CallConfiguration
@@ -251,11 +252,13 @@ package final class CallService: Service, Sendable {
     }
 
     static func client(_ session: Session) throws(ApusError) -> Client {
-        if let device = session.device { return Client(party: .device(device), endpoint: session.access) }
+        if let device = session.device {
+            return Client(party: .device(device), endpoint: session.access, session: session)
+        }
         guard session.role == .app, session.allowedDevices == nil else {
             throw ApusError(.notAllowed, "only devices call, and apps whose token is for the whole account")
         }
-        return Client(party: try account(session.account.rawValue), endpoint: session.access)
+        return Client(party: try account(session.account.rawValue), endpoint: session.access, session: session)
     }
 
     private static func account(_ name: String) throws(ApusError) -> CallParty {
@@ -385,7 +388,10 @@ package final class CallService: Service, Sendable {
             return
         }
         notices.increment()
-        let notice = ClientCallNotice(message.notice, nowMs: view.clock.wallMilliseconds())
+        var notice = ClientCallNotice(message.notice, nowMs: view.clock.wallMilliseconds())
+        if notice.stage == .accepted, !notice.message, let grant = sessions.relayGrant(for: found.key.session) {
+            notice.relay = ClientRelayCredentialsResponse(grant)
+        }
         let frame = ClientEventFrame(
             topic: "\(Self.topicKind)/\(Self.ownKey)", type: ClientCallNotice.info.number,
             message: (try? notice.serializedBytes()) ?? [])

@@ -39,22 +39,35 @@ extension SessionService {
     /// was revoked. The credentials expire with the token at the latest.
     /// The user is the identity itself, so its quotas apply to all its requests, at every node.
     package func relayCredentials(for session: Session) -> Result<RelayGrant, ApusError> {
-        guard let relayIssuer else { return .failure(ApusError(.unavailable, "this node has no relay")) }
+        Result { () throws(ApusError) in
+            try issueRelayGrant(for: session) {
+                issues.withLock {
+                    $0.take("\(session.role.rawValue) \(session.account)/\(session.identity)", at: .now())
+                }
+            }
+        }
+    }
+
+    /// The same for a call that was accepted. Calls have a limit of their own, so this one does not count; nil where
+    /// ``relayCredentials(for:)`` would fail.
+    package func relayGrant(for session: Session) -> RelayGrant? {
+        try? issueRelayGrant(for: session) { true }
+    }
+
+    private func issueRelayGrant(
+        for session: Session, isInTime: () -> Bool
+    ) throws(ApusError) -> RelayGrant {
+        guard let relayIssuer else { throw ApusError(.unavailable, "this node has no relay") }
         let lifetime = session.token.seconds(of: configuration.relayLifetime, at: wallSeconds())
-        guard lifetime > 0 else { return .failure(ApusError(.tokenExpired)) }
-        if revocations.list.revokes(session) {
-            return .failure(ApusError(.tokenInvalid, "the token was revoked"))
-        }
-        let isInTime = issues.withLock {
-            $0.take("\(session.role.rawValue) \(session.account)/\(session.identity)", at: .now())
-        }
-        guard isInTime else {
-            return .failure(ApusError(.overloaded, "too many requests for credentials; use the earlier ones"))
+        guard lifetime > 0 else { throw ApusError(.tokenExpired) }
+        if revocations.list.revokes(session) { throw ApusError(.tokenInvalid, "the token was revoked") }
+        guard isInTime() else {
+            throw ApusError(.overloaded, "too many requests for credentials; use the earlier ones")
         }
         guard let grant = relayIssuer.issue(user: RelayUser(session).text, lifetime: .seconds(lifetime)) else {
-            return .failure(ApusError(.unavailable, "no relay accepts clients now"))
+            throw ApusError(.unavailable, "no relay accepts clients now")
         }
-        return .success(grant)
+        return grant
     }
 }
 

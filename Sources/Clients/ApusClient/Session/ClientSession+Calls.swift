@@ -31,6 +31,7 @@ extension ClientSession {
     public struct Call: Sendable, Equatable {
         /// The session id.
         public let id: String
+        public let type: CallType
         public let isOutgoing: Bool
         /// A called client has rung: for the caller any, for a called client itself.
         public let isAnswered: Bool
@@ -67,6 +68,10 @@ extension ClientSession {
         public let peer: CallParty?
         /// With a ring: the JSON object of the caller, as it was sent; or empty.
         public let extra: String
+        public let type: CallType
+        /// With ``Stage/accepted``: access to the relays, for a direct connection of the two sides; nil where no relay
+        /// takes clients.
+        public let relay: RelayCredentials?
     }
 
     /// The calls of this client. Each notice comes once. Receiving a ring reports that this client rings (CALL-7).
@@ -258,10 +263,16 @@ extension ClientSession {
 extension ClientSession.Call {
     fileprivate init(_ info: ClientCallInfo) {
         (id, isOutgoing, isAnswered) = (info.call, info.outgoing, info.answered)
+        type = ClientSession.CallType(info.type)
         (isAccepted, isConnected, isEnded) = (info.accepted, info.connected, info.ended)
         error = info.code == 0 ? nil : ApusError(ErrorCode(number: info.code))
         reason = info.reason
     }
+}
+
+extension ClientSession.CallType {
+    /// A type of a later release counts as the first.
+    fileprivate init(_ number: UInt32) { self = Self(rawValue: number) ?? .oneToOne }
 }
 
 extension ClientSession.CallNotice {
@@ -276,6 +287,8 @@ extension ClientSession.CallNotice {
         case .unspecified, .UNRECOGNIZED: return nil
         }
         (call, isOutgoing, extra) = (notice.call, notice.outgoing, notice.extra)
+        type = ClientSession.CallType(notice.type)
+        relay = notice.hasRelay ? ClientSession.RelayCredentials(notice.relay) : nil
         peer = notice.hasPeer ? ClientSession.CallParty(notice.peer) : nil
     }
 }

@@ -217,9 +217,14 @@ extension ClientSession {
     /// - Throws: as ``ask(_:timeout:)``; 10007 where it was asked too often, 21025 where no relay takes clients.
     public func relayCredentials() async throws(ApusError) -> RelayCredentials {
         let answer = try await ask(ClientRelayCredentialsRequest())
-        return RelayCredentials(
-            urls: answer.urls, username: answer.username, credential: answer.credential,
-            lifetime: .seconds(Int64(answer.lifetimeSeconds)))
+        return RelayCredentials(answer)
+    }
+}
+
+extension ClientSession.RelayCredentials {
+    init(_ answer: ClientRelayCredentialsResponse) {
+        (urls, username, credential) = (answer.urls, answer.username, answer.credential)
+        lifetime = .seconds(Int64(answer.lifetimeSeconds))
     }
 }
 

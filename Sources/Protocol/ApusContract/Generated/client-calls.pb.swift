@@ -287,11 +287,23 @@ public nonisolated struct ClientCallNotice: Sendable {
   /// message.
   public var message: Bool = false
 
+  /// Of CALL_STAGE_ACCEPTED: access to the relays for a direct connection of the two sides. Absent where no relay takes
+  /// clients, and with an answering machine.
+  public var relay: ClientRelayCredentialsResponse {
+    get {_relay ?? ClientRelayCredentialsResponse()}
+    set {_relay = newValue}
+  }
+  /// Returns true if `relay` has been explicitly set.
+  public var hasRelay: Bool {self._relay != nil}
+  /// Clears the value of `relay`. Subsequent reads from it will return its default value.
+  public mutating func clearRelay() {self._relay = nil}
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
 
   fileprivate var _peer: ClientCallParty? = nil
+  fileprivate var _relay: ClientRelayCredentialsResponse? = nil
 }
 
 /// Registers the app that sends it for push notifications of calls, in place of an earlier registration
@@ -656,7 +668,7 @@ nonisolated extension ClientCallInfo: SwiftProtobuf.Message, SwiftProtobuf._Mess
 
 nonisolated extension ClientCallNotice: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".CallNotice"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{1}stage\0\u{1}type\0\u{1}outgoing\0\u{1}peer\0\u{1}extra\0\u{3}timeout_ms\0\u{1}code\0\u{1}reason\0\u{1}message\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{1}stage\0\u{1}type\0\u{1}outgoing\0\u{1}peer\0\u{1}extra\0\u{3}timeout_ms\0\u{1}code\0\u{1}reason\0\u{1}message\0\u{1}relay\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -674,6 +686,7 @@ nonisolated extension ClientCallNotice: SwiftProtobuf.Message, SwiftProtobuf._Me
       case 8: try { try decoder.decodeSingularInt32Field(value: &self.code) }()
       case 9: try { try decoder.decodeSingularStringField(value: &self.reason) }()
       case 10: try { try decoder.decodeSingularBoolField(value: &self.message) }()
+      case 11: try { try decoder.decodeSingularMessageField(value: &self._relay) }()
       default: break
       }
     }
@@ -714,6 +727,9 @@ nonisolated extension ClientCallNotice: SwiftProtobuf.Message, SwiftProtobuf._Me
     if self.message != false {
       try visitor.visitSingularBoolField(value: self.message, fieldNumber: 10)
     }
+    try { if let v = self._relay {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 11)
+    } }()
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -728,6 +744,7 @@ nonisolated extension ClientCallNotice: SwiftProtobuf.Message, SwiftProtobuf._Me
     if lhs.code != rhs.code {return false}
     if lhs.reason != rhs.reason {return false}
     if lhs.message != rhs.message {return false}
+    if lhs._relay != rhs._relay {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -110,7 +110,7 @@ extension ClientDevice {
 }
 
 extension ClientRelayCredentialsResponse {
-    fileprivate init(_ grant: RelayGrant) {
+    package init(_ grant: RelayGrant) {
         self.init()
         urls = grant.urls
         username = grant.username

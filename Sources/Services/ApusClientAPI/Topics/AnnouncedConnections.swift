@@ -6,7 +6,7 @@ import Synchronization
 /// commands. Each is announced to its entity, and again when the entity has another owner.
 ///
 /// Concurrency model: any thread. A `Mutex` guards the table; ``run()`` announces again.
-package final class AnnouncedConnections<Key: Hashable & Sendable>: Sendable {
+package final class AnnouncedConnections<Key: Sendable>: Sendable {
     package struct Entry: Sendable {
         package let connection: any ClientConnection
         package let key: Key
