@@ -273,6 +273,19 @@ struct FirmwareRecordsTests {
             try await group.waitForAll()
         }
         let failed = reports.values.count { $0.last == true }
+        for isFailed in [false, true] {
+            let expected = reports.filter { !isFailed || $0.value.last == true }.keys.sorted()
+            var (found, last): ([String], String?) = ([], nil)
+            repeat {
+                let page = try await records.outcomes(
+                    of: version, "bell", of: "acme", isFailed: isFailed, after: last, limit: 2)
+                #expect(page.outcomes.count <= 2)
+                #expect(page.outcomes.allSatisfy { $0.failed == (reports[$0.device]?.last == true) })
+                found += page.outcomes.map(\.device)
+                last = page.next
+            } while last != nil
+            #expect(found == expected)
+        }
         let expected = FirmwareCount(installed: UInt64(reports.count - failed), failed: UInt64(failed))
         #expect(try await records.count(of: number) == expected, "seed \(seed)")
     }

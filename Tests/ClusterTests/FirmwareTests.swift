@@ -272,6 +272,11 @@ struct FirmwareTests {
         let shown = try acme.ask("GET", acme.path("1.5.0"), node: 2)
         #expect(shown["failed"] as? String == "2" && shown["installed"] == nil, "\(shown)")
         #expect(shown["state"] as? String == "ROLL_OUT_STATE_STOPPED", "\(shown)")
+        let outcomes = try acme.ask("GET", "\(acme.path("1.5.0"))/outcomes?failed=true", node: 3)["outcomes"]
+        let listed = try #require(outcomes as? [[String: String]])
+        #expect(listed.map { $0["device"] } == ["cam-1", "cam-2"])
+        #expect(listed.allSatisfy { $0["outcome"] == "FIRMWARE_OUTCOME_FAILED" && $0["reason"]?.isEmpty == false })
+        try acme.ask("GET", "\(acme.path("9.9.9"))/outcomes", code: .targetUnknown)
         #expect(try await offered(3).isEmpty)
         let app = try cluster.session(node: 1, token: try acme.userToken())
         defer { app.close() }
@@ -425,6 +430,9 @@ struct FirmwareTests {
             try await Task.sleep(for: .milliseconds(50))
         }
         #expect(shown.contains(#""installed":"1""#), "\(shown)")
+        let outcomes = try run("outcomes", "bell", "1.5.0").split(separator: "\n").map { $0.split(separator: " ") }
+        #expect(outcomes == [["DEVICE", "OUTCOME", "REASON"], ["cam", "installed", "-"]])
+        #expect(try !run("outcomes", "bell", "1.5.0", "--failed").contains("cam"))
         #expect(try run("stop", "bell", "1.5.0", "--json").contains("ROLL_OUT_STATE_STOPPED"))
         _ = try run("group", "bell", "beta", "cam", "cam-2")
         #expect(try run("list").contains("beta"))

@@ -184,6 +184,7 @@ extension ClientDeleteFirmwareRequest: BoundedMessage {}
 extension ClientSetFirmwareGroupRequest: BoundedMessage {}
 extension ClientDeleteFirmwareGroupRequest: BoundedMessage {}
 extension ClientGetFirmwareGroupRequest: BoundedMessage {}
+extension ClientListFirmwareOutcomesRequest: BoundedMessage {}
 extension ClientQueryFirmwareRequest: BoundedMessage {}
 extension ClientReportFirmwareRequest: BoundedMessage {}
 

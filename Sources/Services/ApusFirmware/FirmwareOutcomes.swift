@@ -50,6 +50,37 @@ extension FirmwareRecords {
         throw ApusError(.overloaded, "too many devices report at once; try again")
     }
 
+    /// The last outcomes of devices, in the order of their ids, after one of them.
+    ///
+    /// - Returns: at most so many, and the last device that was looked at; nil at the end.
+    /// - Throws: 8002 if there is no such version.
+    package func outcomes(
+        of version: FirmwareVersion, _ product: String, of customer: String, isFailed: Bool, after last: String?,
+        limit: Int
+    ) async throws(ApusError) -> (outcomes: [FirmwareOutcome], next: String?) {
+        let image = try await image(of: version, product, of: customer).release.image
+        var (found, last) = ([FirmwareOutcome](), last)
+        for _ in 0..<Self.outcomePagesMax {
+            let token = last.map { last in
+                let key = OrderedKey(.unsigned(image), .text(last))
+                return RecordToken(value: key, key: key)
+            }
+            let page = try await store.page(
+                Self.outcomes, prefix: OrderedKey(.unsigned(image)), after: token, limit: limit)
+            for record in page.records {
+                last = record.body.device
+                guard !isFailed || record.body.failed else { continue }
+                found.append(record.body)
+                if found.count == limit { return (found, last) }
+            }
+            if page.next == nil { return (found, nil) }
+        }
+        return (found, last)
+    }
+
+    /// Pages of devices that one question looks at, for those that have failed.
+    private static let outcomePagesMax = 16
+
     /// Stops a roll-out if its failures require it. Returns whether it was stopped by this.
     package func stopIfFailing(
         _ version: FirmwareVersion, _ product: String, of customer: String, _ bounds: FirmwareConfiguration

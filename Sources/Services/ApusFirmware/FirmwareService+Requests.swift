@@ -69,6 +69,9 @@ extension FirmwareService {
         api.on(ClientListFirmwareRequest.self) { [self] request, call throws(ApusError) in
             try await list(request, call)
         }
+        api.on(ClientListFirmwareOutcomesRequest.self) { [self] request, call throws(ApusError) in
+            try await outcomes(request, call)
+        }
     }
 
     private func addGroupRequests(to api: inout ClientAPI) {
@@ -210,6 +213,28 @@ extension FirmwareService {
         }
         if request.product.isEmpty, products.count == limit { answer.nextPageToken = products.last?.product ?? "" }
         return answer
+    }
+}
+
+extension FirmwareService {
+    private func outcomes(
+        _ request: ClientListFirmwareOutcomesRequest, _ call: ClientCall
+    ) async throws(ApusError) -> ClientListFirmwareOutcomesResponse {
+        let (customer, product) = (try customer(named: request.customer, call), try Self.product(request.product))
+        let version = try FirmwareVersion(checking: request.version, "the version")
+        let last = request.pageToken.isEmpty ? nil : try DeviceID(checking: request.pageToken, "the page's token")
+        let page = try await records.outcomes(
+            of: version, product, of: customer, isFailed: request.failed, after: last?.rawValue,
+            limit: Int(min(request.pageSize == 0 ? 100 : request.pageSize, 500)))
+        return .with {
+            $0.outcomes = page.outcomes.map { outcome in
+                .with {
+                    $0.device = outcome.device
+                    ($0.outcome, $0.reason) = (outcome.failed ? .failed : .installed, outcome.reason)
+                }
+            }
+            $0.nextPageToken = page.next ?? ""
+        }
     }
 }
 

@@ -13,7 +13,8 @@ struct FirmwareCommand: AsyncParsableCommand {
         subcommands: [
             FirmwareKeygenCommand.self, FirmwareSignCommand.self, FirmwareAddCommand.self, FirmwareUploadCommand.self,
             FirmwareRollOutCommand.self, FirmwarePauseCommand.self, FirmwareStopCommand.self, FirmwareListCommand.self,
-            FirmwareShowCommand.self, FirmwareDeleteCommand.self, FirmwareGroupCommand.self, FirmwareQueryCommand.self,
+            FirmwareShowCommand.self, FirmwareOutcomesCommand.self, FirmwareDeleteCommand.self,
+            FirmwareGroupCommand.self, FirmwareQueryCommand.self,
         ])
     @OptionGroup var options: OperatorOptions
     @Option(help: "Set the customer whose firmware it is; - for a cluster without customers.")
@@ -95,6 +96,31 @@ struct FirmwareShowCommand: AsyncParsableCommand {
             ($0.customer, $0.product, $0.version) = (firmware.customer, version.product, version.version)
         }
         try await firmware.options.show(request) { FirmwareCommand.table($0) }
+    }
+}
+
+/// `apus firmware outcomes PRODUCT VERSION`
+struct FirmwareOutcomesCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "outcomes", abstract: "List the devices that have installed a version, or have failed to.")
+    @ParentCommand var firmware: FirmwareCommand
+    @OptionGroup var version: FirmwareArguments
+    @Flag(help: "List only the devices whose last attempt has failed.") var failed = false
+    @Option(help: "List the devices after this one.") var after = ""
+
+    func run() async throws {
+        let request = ClientListFirmwareOutcomesRequest.with {
+            ($0.customer, $0.product, $0.version) = (firmware.customer, version.product, version.version)
+            ($0.failed, $0.pageSize, $0.pageToken) = (failed, 500, after)
+        }
+        try await firmware.options.show(request) { answer in
+            var table = [["DEVICE", "OUTCOME", "REASON"]]
+            table += answer.outcomes.map { one in
+                [one.device, one.outcome == .failed ? "failed" : "installed", one.reason.isEmpty ? "-" : one.reason]
+            }
+            if !answer.nextPageToken.isEmpty { table.append(["", "more:", "--after \(answer.nextPageToken)"]) }
+            return table
+        }
     }
 }
 

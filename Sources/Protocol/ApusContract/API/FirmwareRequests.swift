@@ -106,6 +106,16 @@ extension ClientGetFirmwareGroupRequest: ClientRequestMessage {
     }
 }
 
+extension ClientListFirmwareOutcomesRequest: ClientRequestMessage {
+    public typealias Reply = ClientListFirmwareOutcomesResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            143, "firmware.outcomes", .get("\(ClientFirmware.path)/outcomes"), roles: [.customer, .admin],
+            fields: ClientFirmware.rules.merging(["page_token": .optionalIdentifier]) { $1 },
+            "List the devices that have installed a version, or have failed to, and why.")
+    }
+}
+
 extension ClientQueryFirmwareRequest: ClientRequestMessage {
     public typealias Reply = ClientFirmwareOffer
     public static var info: ClientRequestInfo {
