@@ -46,7 +46,10 @@ struct AppSetUpTests {
         }
         let session = try app.register(access: phone, token: token)
         try await eventually("online") { app.linkStatus == .online }
-        try await eventually("it is reported") { delegate.states == [.online] }
+        // On a busy machine the link may be lost and found again.
+        try await eventually("it is reported") { delegate.states.last == .online }
+        let states = delegate.states
+        #expect(zip(states, states.dropFirst()).allSatisfy { $0 != $1 }, "a state is reported twice: \(states)")
         #expect(delegate.lines.contains { $0.hasPrefix("DEBUG ") }, "\(delegate.lines)")
         _ = try await session.ask(ClientListDevicesRequest())
 

@@ -142,10 +142,30 @@ struct ClusterAPI: Sendable {
             }
             return (path, ByteBuffer(bytes: body))
         }
-        let query = fields.sorted { $0.key < $1.key }.flatMap { name, value in
-            (value as? [Any] ?? [value]).map { "\(name)=\(escaped("\($0)"))" }
+        guard let json = try? JSONSerialization.data(withJSONObject: fields),
+            let values = try? JSONDecoder().decode([String: QueryValue].self, from: json)
+        else { throw ApusError(.internalFailure, "the request cannot be encoded") }
+        let query = values.sorted { $0.key < $1.key }.flatMap { name, value in
+            value.texts.map { "\(name)=\(escaped($0))" }
         }
         return (path + (query.isEmpty ? "" : "?" + query.joined(separator: "&")), nil)
+    }
+
+    /// A field of a request, as texts of a query. Foundation's own values do not tell `true` from 1.
+    private struct QueryValue: Decodable {
+        let texts: [String]
+
+        init(from decoder: any Swift.Decoder) throws {
+            if let values = try? [QueryValue](from: decoder) {
+                texts = values.flatMap(\.texts)
+            } else if let flag = try? Bool(from: decoder) {
+                texts = ["\(flag)"]
+            } else if let number = try? Int64(from: decoder) {
+                texts = ["\(number)"]
+            } else {
+                texts = [try String(from: decoder)]
+            }
+        }
     }
 
     private static func escaped(_ text: String) -> String {
