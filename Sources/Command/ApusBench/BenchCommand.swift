@@ -14,7 +14,7 @@ struct BenchCommand: AsyncParsableCommand {
             BenchSignInCommand.self, BenchFaultsCommand.self, BenchEnduranceCommand.self, BenchHogCommand.self,
             BenchClusterFaultsCommand.self, BenchUpgradeCommand.self, BenchStoreCommand.self, BenchAPICommand.self,
             BenchBareHTTPCommand.self, BenchCommandsCommand.self, BenchCallsCommand.self,
-            BenchCallKillsCommand.self, BenchSessionsCommand.self,
+            BenchCallKillsCommand.self, BenchSessionsCommand.self, BenchStoresCommand.self,
         ])
 }
 
