@@ -110,8 +110,11 @@ let package = Package(
         .target(name: "CApusThreads", path: "Sources/Native/CApusThreads"),
         layer("Native", "ApusThreads", ["ApusCore", "CApusThreads"]),
         .systemLibrary(
-            name: "CLibAV", path: "Sources/Native/CLibAV", pkgConfig: "libavformat libavcodec libavutil libswscale",
-            providers: [.apt(["libavcodec-dev", "libavformat-dev", "libavutil-dev", "libswscale-dev"])]),
+            name: "CLibAV", path: "Sources/Native/CLibAV",
+            pkgConfig: "libavformat libavcodec libavutil libswresample libswscale",
+            providers: [
+                .apt(["libavcodec-dev", "libavformat-dev", "libavutil-dev", "libswresample-dev", "libswscale-dev"])
+            ]),
         .target(name: "CApusMedia", dependencies: ["CLibAV"], path: "Sources/Native/CApusMedia"),
         .systemLibrary(
             name: "CApusZstd", path: "Sources/Native/CApusZstd", pkgConfig: "libzstd",

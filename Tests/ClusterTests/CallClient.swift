@@ -12,13 +12,15 @@ final class CallClient: Sendable {
     private let seen = Mutex<[ClientSession.CallNotice]>([])
     private let work = Mutex<Task<Void, Never>?>(nil)
 
+    /// - Parameter ports: where the client connects first; empty for the listeners of the nodes, that of `node` first.
     init(
-        _ cluster: Cluster, _ node: Int, device: String? = nil, access: String = "app", account: String = "local"
+        _ cluster: Cluster, _ node: Int, device: String? = nil, access: String = "app", account: String = "local",
+        ports: [Int] = []
     ) throws {
         let token =
             try device.map { try cluster.token("--role", "device", "--device", $0) }
             ?? cluster.token("--role", "app", "--access", access, "--account", account)
-        session = try cluster.session(node: node, token: token, role: device == nil ? .app : .device)
+        session = try cluster.session(node: node, token: token, role: device == nil ? .app : .device, ports: ports)
         let task = Task { [weak self, session] in
             do { for try await notice in session.calls() { self?.seen.withLock { $0.append(notice) } } } catch {}
         }
@@ -130,13 +132,20 @@ final class CallSide: Sendable {
     }
 
     /// Sends frames, 20 ms apart.
-    func send(_ count: Int) async throws {
+    func send(_ count: Int, byteCount: Int = 100_000) async throws {
         for number in 0..<count {
             publisher.send(
                 track: 0, ptsMicroseconds: Int64(number) * 20_000, dtsDeltaMicroseconds: 0, flags: .key,
-                payload: ByteBuffer(string: name + String(repeating: "-", count: 100_000)))
+                payload: ByteBuffer(string: name + String(repeating: "-", count: byteCount)))
             try await Task.sleep(for: .milliseconds(20))
         }
+    }
+
+    /// Sends one frame of this size.
+    func send(byteCount: Int) {
+        publisher.send(
+            track: 0, ptsMicroseconds: 0, dtsDeltaMicroseconds: 0, flags: .key,
+            payload: ByteBuffer(repeating: 0, count: byteCount))
     }
 
     func stop() {
@@ -153,6 +162,9 @@ final class CallSide: Sendable {
             return (numbers.count, lost, Set(senders.map(String.init)))
         }
     }
+
+    /// The number of the newest frame of the other side.
+    var newest: UInt64? { state.value.withLock { $0.frames.last?.header.position.sequence } }
 
     /// How both directions have ended, within the time.
     func ends(within time: Duration) async throws -> (publisher: ApusError?, player: ApusError?) {

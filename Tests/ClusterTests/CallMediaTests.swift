@@ -1,6 +1,7 @@
 import ApusClient
 import ApusContract
 import ApusCore
+import ApusMedia
 import ApusTestKit
 import Foundation
 import Testing
@@ -154,6 +155,27 @@ struct CallMediaTests {
         try await owner.session.hangUpCall(try await owner.ring(bell))
     }
 
+    @Test("A frame of more than 4 MiB ends its stream with 21024 at the sender, and nothing else (IV-F1)")
+    func tooLarge() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_350)
+        defer { cluster.down() }
+        let (bell, app) = try await CallClient.pair(cluster)
+        defer { for client in [bell, app] { client.close() } }
+        let (call, appSide, bellSide) = try await accepted(app, bell)
+        appSide.send(byteCount: MediaFrame.payloadByteCountMax)
+        try await eventually { () throws(ApusError) in
+            guard bellSide.received.count == 1 else { throw ApusError(.noRoute) }
+        }
+        for _ in 0..<3 { appSide.send(byteCount: MediaFrame.payloadByteCountMax + 1) }
+        let ends = try await appSide.ends(within: .seconds(1))
+        #expect(ends.publisher?.code == .packageTooLarge && ends.player == nil, "\(ends)")
+        try await bellSide.send(20)
+        try await eventually { () throws(ApusError) in
+            guard appSide.received.count == 20 else { throw ApusError(.noRoute) }
+        }
+        try await app.session.hangUpCall(call)
+    }
+
     /// The times of a recording's packets, by the kind of their track, in seconds.
     private func packets(_ path: String) throws -> [String: [Double]] {
         let tool = try #require(Tool.ffprobe)
@@ -214,5 +236,51 @@ struct CallMediaTests {
             // Both tracks end together: they are in step.
             #expect(abs((video.last ?? 0) - (audio.last ?? 99)) < 0.1)
         }
+    }
+
+    @Test(
+        "Each side chooses the codec of its sound, and the other plays it from the header (IV-C7, IV-C9, IV-G4)",
+        .enabled(if: Tool.ffmpeg != nil))
+    func codecs() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_320)
+        defer { cluster.down() }
+        let ffmpeg = try #require(Tool.ffmpeg)
+        let made = Tool.run(
+            ffmpeg,
+            [
+                "-v", "error", "-f", "lavfi", "-i", "sine=frequency=880:sample_rate=16000", "-t", "3",
+                cluster.file("door.wav"),
+            ])
+        try #require(made != nil, "ffmpeg cannot make a file")
+        // A door without a camera, and a phone with one.
+        let door = try cluster.start(
+            [
+                "answer", "bell", "--node", "1", "--count", "1", "--wav", cluster.file("door.wav"), "--sound", "g711a",
+                "--play-wav", cluster.file("from-phone.wav"), "--play-y4m", cluster.file("from-phone.y4m"), "--json",
+            ], output: cluster.file("door.out"), errors: cluster.file("door.err"))
+        try await Task.sleep(for: .seconds(2))
+        let phone = try cluster.start(
+            [
+                "call", "bell", "--node", "2", "--hang-up-after", "8", "--test-pattern", "160x120@25", "--sound",
+                "opus",
+                "--play-wav", cluster.file("from-door.wav"), "--json",
+            ], output: cluster.file("phone.out"), errors: cluster.file("phone.err"))
+        for process in [phone, door] { process.waitUntilExit() }
+        let said = Cluster.text(cluster.file("phone.out")) + Cluster.text(cluster.file("phone.err"))
+        for step in ["ring_ms", "accept_ms", "granted_ms", "header_ms", "first_frame_ms"] {
+            #expect(said.contains("\"\(step)\":"), "\(step) is missing in \(said)")
+        }
+        // The tones that the other side plays, by their zero crossings.
+        for (name, hertz) in [("from-door", 880.0), ("from-phone", 440.0)] {
+            let bytes = try Data(contentsOf: URL(fileURLWithPath: cluster.file("\(name).wav"))).dropFirst(44)
+            let samples = bytes.withUnsafeBytes { Array($0.bindMemory(to: Int16.self)) }
+            #expect(samples.count > 3 * 48_000, "\(samples.count) samples, \(said)")
+            let inner = samples.dropFirst(24_000).prefix(96_000)
+            let crossings = zip(inner, inner.dropFirst()).count { $0 < 0 && $1 >= 0 }
+            #expect(abs(Double(crossings) / 2 - hertz) < hertz * 0.03, "\(name): \(crossings) crossings in 2 s")
+        }
+        let pictures = try Data(contentsOf: URL(fileURLWithPath: cluster.file("from-phone.y4m")))
+        #expect(pictures.starts(with: Data("YUV4MPEG2 W160 H120 ".utf8)))
+        #expect(pictures.count > 75 * Picture.byteCount(width: 160, height: 120))
     }
 }

@@ -17,9 +17,10 @@ extension Cluster {
 
     /// A session of this process, which connects to the node first. The cluster has three.
     func session(
-        node: Int, token: String, role: ClientRole = .app, ends: SessionEnds? = nil
+        node: Int, token: String, role: ClientRole = .app, ends: SessionEnds? = nil, ports: [Int] = []
     ) throws -> ClientSession {
-        let endpoints = (0..<3).map { HostPort(host: "127.0.0.1", port: endpointPort((node - 1 + $0) % 3 + 1)) }
+        let listeners = (0..<3).map { endpointPort((node - 1 + $0) % 3 + 1) }
+        let endpoints = (ports.isEmpty ? listeners : ports).map { HostPort(host: "127.0.0.1", port: $0) }
         let session = try ClientSession(
             configuration: ClientConfiguration(
                 endpoints: endpoints, authorityFile: file("pki/ca.pem"), token: token, role: role),

@@ -10,9 +10,6 @@ import Musl
 /// Faults of the network and of clocks. One after the other: the machine is small.
 @Suite(.serialized, .timeLimit(.minutes(3)))
 struct NetworkFaultTests {
-    /// Debian's faketime(1), which gives a program another wall clock.
-    private static let faketime = "/usr/bin/faketime"
-
     /// A network of this test's own, in which datagrams can be refused.
     private static let hasNamespaces =
         geteuid() == 0 && (try? command("ip", "netns", "add", "apus-try"))?.status == 0
@@ -71,26 +68,12 @@ struct NetworkFaultTests {
 
     @Test(
         "A node whose clock is two hours ahead says so and takes tokens by its cluster's time (IV-A6)",
-        .enabled(if: FileManager.default.isExecutableFile(atPath: faketime), "faketime is not installed"))
+        .enabled(if: WrongClock.isInstalled, "faketime is not installed"))
     func wrongClock() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 27_240)
         defer { cluster.down() }
-        let killed = try cluster.run("cluster", "kill", "3")
-        #expect(killed.status == 0, "\(killed.all)")
-        // The node alone, not the command that starts it: that would wait by the wrong clock.
-        let node = Process()
-        node.executableURL = URL(fileURLWithPath: Self.faketime)
-        let script =
-            "echo $$ >'\(cluster.file("wrong.pid"))'; "
-            + "exec '\(Cluster.apus)' node --config '\(cluster.file("n3.yaml"))'"
-        node.arguments = ["-m", "--exclude-monotonic", "-f", "+2h", "sh", "-c", script]
-        node.standardError = FileHandle.nullDevice
-        try node.run()
-        defer {
-            let pid = pid_t(Cluster.text(cluster.file("wrong.pid")).trimmingCharacters(in: .whitespacesAndNewlines))
-            if let pid { kill(pid, SIGKILL) }
-            node.waitUntilExit()
-        }
+        let clock = try WrongClock(cluster, node: 3, offset: "+2h")
+        defer { clock.end() }
         let (right, wrong) = (NodeView(1, of: cluster), NodeView(3, of: cluster))
         func condition(_ view: NodeView) -> NodeView.Status.Condition? {
             view.status?.conditions?.first { $0.type == "clock_differs" }

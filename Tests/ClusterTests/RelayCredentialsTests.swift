@@ -72,6 +72,29 @@ struct RelayCredentialsTests {
         #expect(check.status == 0, "\(check.all)")
     }
 
+    @Test("Where no relay takes clients, that is told with 20004, over a session and over HTTP (IV-C16, IV-F1)")
+    func noRelay() async throws {
+        let cluster = try Cluster(nodes: 1, basePort: 29_130, environment: ["APUS_RELAY_ENABLED": "false"])
+        defer { cluster.down() }
+        let token = try Self.token(cluster, "ann")
+        let session = try ClientSession(
+            configuration: ClientConfiguration(
+                endpoints: [HostPort(host: "127.0.0.1", port: cluster.endpointPort(1))],
+                authorityFile: cluster.file("pki/ca.pem"), token: token, role: .app),
+            eventLoop: MultiThreadedEventLoopGroup.singleton.next(),
+            log: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() })
+        session.start()
+        defer { session.close() }
+        var code = ErrorCode.notConnected
+        for _ in 0..<40 where code == .notConnected {
+            do throws(ApusError) { _ = try await session.relayCredentials() } catch { code = error.code }
+            try await Task.sleep(for: .milliseconds(100))
+        }
+        #expect(code == .noRelayAddress)
+        let answer = try await Self.fetch(29_132, token: token)
+        #expect(answer.status == 503 && answer.body.contains("20004"), "\(answer)")
+    }
+
     @Test("An identity that asks too often is told 10007, over its session and over HTTP, and another is not held up")
     func rate() async throws {
         // One a minute, so that a machine that is busy does not earn the next meanwhile.

@@ -108,6 +108,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
 
     // Devices.
     public static let peerTimedOut = Self(20_001, "the message to the peer timed out")
+    public static let noRelayAddress = Self(20_004, "no relay takes clients")
     public static let deviceBusy = Self(20_100, "the device is busy")
     public static let pathIllegal = Self(20_101, "the path of a property is not legal")
     public static let jsonInvalid = Self(20_102, "the JSON of a property cannot be read")
@@ -128,8 +129,11 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public static let connectionExists = Self(21_021, "there is such a connection already")
     public static let connectFailed = Self(21_022, "the connection failed")
     public static let notConnected = Self(21_023, "not connected")
+    public static let packageTooLarge = Self(21_024, "the frame of a track exceeds the size limit")
     public static let unavailable = Self(21_025, "not available now: offline")
     public static let badParameter = Self(21_031, "a parameter is out of range")
+    public static let pictureSizeChanged = Self(21_035, "the size of the video has changed")
+    public static let encoderUnavailable = Self(21_036, "the encoder is not available")
 
     /// All numbers, in order.
     public static let all: [ErrorCode] = [
@@ -143,11 +147,12 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
         moved, noRoute, wrongCluster, noOwnership, staleEpoch, handshakeTimeout, idleTimeout, slowReader, shuttingDown,
         internalFailure, addressInUse, stateForeign, storageFailed, configurationInvalid, tooManyStreams,
         stalePublisher, fenced, mediaUnreadable, callCycle, versionConflict, certificateRevoked,
-        tokenInvalid, tokenExpired, kicked, notAllowed, peerTimedOut, deviceBusy, pathIllegal, jsonInvalid,
+        tokenInvalid, tokenExpired, kicked, notAllowed, peerTimedOut, noRelayAddress, deviceBusy, pathIllegal,
+        jsonInvalid,
         actionFailed, actionUnknown, builtInSetting, duplicateMessage, answerTimedOut, propertyUnknown,
         passToServerFailed, passToDeviceFailed,
         callbackUnknown, messageTooLarge, tooManyConnections, connectionExists, connectFailed, notConnected,
-        unavailable, badParameter,
+        packageTooLarge, unavailable, badParameter, pictureSizeChanged, encoderUnavailable,
     ]
 
     private static let byNumber: [Int32: ErrorCode] = Dictionary(uniqueKeysWithValues: all.map { ($0.number, $0) })

@@ -219,6 +219,9 @@ extension ErrorCode {
         Explanation(
             .peerTimedOut, "peerTimedOut", [.client],
             "Ask the device whether it has carried out the command, before you send it again under another id."),
+        Explanation(
+            .noRelayAddress, "noRelayAddress", [.client],
+            "Retry later, or connect without a relay. The operator can give a node a relay with `relay.enabled`."),
         Explanation(.deviceBusy, "deviceBusy", [.client], "Retry later: the device has too much to do."),
         Explanation(
             .pathIllegal, "pathIllegal", [.client],
@@ -269,10 +272,19 @@ extension ErrorCode {
             "Check the address, the network and the certificate authority. The SDK tries the other nodes by itself."),
         Explanation(.notConnected, "notConnected", [.sdk], "Wait until the session is connected, and retry."),
         Explanation(
+            .packageTooLarge, "packageTooLarge", [.sdk],
+            "Send smaller frames: one has at most 4 MiB. Lower the bit rate or the size of the pictures."),
+        Explanation(
             .unavailable, "unavailable", [.client, .operator],
             "Retry later, or at a node that provides the service, such as one with a relay."),
         Explanation(
             .badParameter, "badParameter", [.client, .operator],
             "Do not retry: correct the parameter that the message names."),
+        Explanation(
+            .pictureSizeChanged, "pictureSizeChanged", [.sdk],
+            "Write the pictures to another file from now on: this one has a fixed size."),
+        Explanation(
+            .encoderUnavailable, "encoderUnavailable", [.sdk],
+            "Use another codec, install a libavcodec that has the encoder, or set an encoder of your own."),
     ]
 }

@@ -48,7 +48,8 @@ struct Problem {
         case .deadlineExceeded, .answerTimedOut, .peerTimedOut, .callNotAnswered, .callTimedOut, .mediaConnectFailed,
             .mediaDisconnected:
             .gatewayTimeout
-        case .linkLost, .moved, .noRoute, .noOwnership, .shuttingDown, .unavailable, .targetOffline, .staleEpoch,
+        case .linkLost, .moved, .noRoute, .noOwnership, .shuttingDown, .unavailable, .noRelayAddress, .targetOffline,
+            .staleEpoch,
             .storageFailed:
             .serviceUnavailable
         default: .internalServerError

@@ -1,7 +1,10 @@
 #include "CApusMedia.h"
 
+#include <dlfcn.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -46,4 +49,50 @@ AVFormatContext *apus_format_context(apus_interrupt *interrupt) {
     context->interrupt_callback.callback = is_due;
     context->interrupt_callback.opaque = interrupt;
     return context;
+}
+
+SwrContext *apus_resampler(const AVChannelLayout *layout, enum AVSampleFormat format, int rate, int out_rate) {
+    AVChannelLayout one = AV_CHANNEL_LAYOUT_MONO;
+    SwrContext *context = NULL;
+    if (swr_alloc_set_opts2(&context, &one, AV_SAMPLE_FMT_S16, out_rate, (AVChannelLayout *)layout, format, rate, 0, NULL) < 0)
+        return NULL;
+    if (swr_init(context) < 0) swr_free(&context);
+    return context;
+}
+
+int apus_resample_frame(SwrContext *context, const AVFrame *frame, int16_t *out, int out_count) {
+    uint8_t *plane = (uint8_t *)out;
+    return swr_convert(context, &plane, out_count, (const uint8_t **)frame->extended_data, frame->nb_samples);
+}
+
+int apus_resample(SwrContext *context, const int16_t *samples, int count, int16_t *out, int out_count) {
+    const uint8_t *in = (const uint8_t *)samples;
+    uint8_t *plane = (uint8_t *)out;
+    return swr_convert(context, &plane, out_count, &in, count);
+}
+
+static int devices = -1;
+
+static void load_devices(void) {
+    char name[32];
+    // The libraries of one release of FFmpeg have the same number.
+    snprintf(name, sizeof name, "libavdevice.so.%d", LIBAVFORMAT_VERSION_MAJOR);
+    void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) return;
+    void (*register_all)(void) = (void (*)(void))dlsym(library, "avdevice_register_all");
+    if (register_all == NULL) return;
+    register_all();
+    devices = 0;
+}
+
+int apus_av_register_devices(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, load_devices);
+    return devices;
+}
+
+int apus_copy_picture(const AVFrame *frame, uint8_t *out, int out_count) {
+    return av_image_copy_to_buffer(
+        out, out_count, (const uint8_t *const *)frame->data, frame->linesize, frame->format, frame->width,
+        frame->height, 1);
 }

@@ -97,8 +97,9 @@ public struct MediaHeader: Sendable, Hashable {
 
 /// One media frame: its header and its bytes.
 public struct MediaFrame: Sendable, Hashable {
-    /// The largest payload of one frame, in bytes. It is ample for a compressed 4K key frame.
-    public static let payloadByteCountMax = 4 << 20
+    /// The largest payload of one frame, in bytes: with its headers it has the 4 MiB that a node takes from a client.
+    /// It is ample for a compressed 4K key frame.
+    public static let payloadByteCountMax = (4 << 20) - 256
 
     public var header: MediaHeader
     /// Video in Annex B or length-prefixed form, as the configuration says; audio as one packet.

@@ -34,7 +34,7 @@ package protocol RelayIssuer: Sendable {
 
 /// Credentials of the cluster's relays, for sessions and for bearers of a token.
 extension SessionService {
-    /// Issues credentials for the relays. Fails with 10007 if the client asks too often, with 21025 if this node has no
+    /// Issues credentials for the relays. Fails with 10007 if the client asks too often, with 20004 if this node has no
     /// relay or has seen none that accepts clients, with 12002 if the client's token has expired, and with 12001 if it
     /// was revoked. The credentials expire with the token at the latest.
     /// The user is the identity itself, so its quotas apply to all its requests, at every node.
@@ -57,7 +57,7 @@ extension SessionService {
     private func issueRelayGrant(
         for session: Session, isInTime: () -> Bool
     ) throws(ApusError) -> RelayGrant {
-        guard let relayIssuer else { throw ApusError(.unavailable, "this node has no relay") }
+        guard let relayIssuer else { throw ApusError(.noRelayAddress, "this node has no relay") }
         let lifetime = session.token.seconds(of: configuration.relayLifetime, at: wallSeconds())
         guard lifetime > 0 else { throw ApusError(.tokenExpired) }
         if revocations.list.revokes(session) { throw ApusError(.tokenInvalid, "the token was revoked") }
@@ -65,7 +65,7 @@ extension SessionService {
             throw ApusError(.overloaded, "too many requests for credentials; use the earlier ones")
         }
         guard let grant = relayIssuer.issue(user: RelayUser(session).text, lifetime: .seconds(lifetime)) else {
-            throw ApusError(.unavailable, "no relay accepts clients now")
+            throw ApusError(.noRelayAddress, "no relay accepts clients now")
         }
         return grant
     }

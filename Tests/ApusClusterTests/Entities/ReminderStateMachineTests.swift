@@ -187,6 +187,28 @@ struct ReminderStateMachineTests {
         #expect(machine.handle(.tick, now: 40_000).contains(.deliver(early)))
     }
 
+    @Test("What is set after the clock went an hour forward is delivered, also while an earlier read is under way")
+    func clockForward() {
+        let hour: Int64 = 3_600_000
+        // The read that began with the wrong clock has not ended.
+        var machine = ReminderStateMachine()
+        #expect(machine.handle(.gained([Self.entity.shard]), now: 0) == [.read(after: nil, upTo: 60_000)])
+        let soon = reminder(1, due: hour + 5_000)
+        #expect(machine.handle(.set(soon), now: hour) == [])
+        #expect(machine.handle(.tick, now: hour + 5_000) == [.deliver(soon)])
+        // It ends now, and what it lacks is read. It brings nothing twice.
+        #expect(machine.handle(.delivered(soon), now: hour + 5_001) == [])
+        #expect(machine.handle(.read([], isLast: true), now: hour + 5_002) == [])
+        let late = reminder(2, due: hour + 70_000)
+        #expect(machine.handle(.set(late), now: hour + 5_003) == [])
+        let next = ReminderStateMachine.Cursor(due: 60_000, id: RequestID(high: .max, low: .max))
+        #expect(machine.handle(.tick, now: hour + 5_100) == [.read(after: next, upTo: hour + 65_100)])
+        #expect(machine.handle(.read([], isLast: true), now: hour + 5_101) == [])
+        #expect(machine.handle(.tick, now: hour + 35_101).count == 1)
+        #expect(machine.handle(.read([late], isLast: true), now: hour + 35_102) == [])
+        #expect(machine.handle(.tick, now: hour + 70_000).contains(.deliver(late)))
+    }
+
     @Test("What is due beyond the horizon is read when its time comes nearer")
     func horizon() {
         var machine = owner()

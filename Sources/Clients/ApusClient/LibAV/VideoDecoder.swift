@@ -7,77 +7,35 @@ import NIOCore
 ///
 /// Concurrency model: created, used and released on one thread; calls take milliseconds.
 final class VideoDecoder {
-    private let context: UnsafeMutablePointer<AVCodecContext>
-    private let packet: UnsafeMutablePointer<AVPacket>
-    private let incoming: UnsafeMutablePointer<AVFrame>
+    private let decoder: FrameDecoder
     /// The latest picture in presentation order.
     private let picture: UnsafeMutablePointer<AVFrame>
     private(set) var pictureCount = 0
 
     /// - Throws: 10026 if this machine's libav cannot decode the codec.
     init(configuration: TrackConfiguration) throws(ApusError) {
-        LibAV.prepare()
-        guard let codec = avcodec_find_decoder(LibAV.id(configuration.codec)) else {
-            throw ApusError(.mediaUnreadable, "this machine's libavcodec cannot decode \(configuration.codec)")
-        }
-        guard let context = avcodec_alloc_context3(codec), let packet = av_packet_alloc(),
-            let incoming = av_frame_alloc(),
-            let picture = av_frame_alloc()
-        else { throw ApusError(.internalFailure, "no memory") }
-        self.context = context
-        self.packet = packet
-        self.incoming = incoming
+        decoder = try FrameDecoder(configuration)
+        guard let picture = av_frame_alloc() else { throw ApusError(.internalFailure, "no memory") }
         self.picture = picture
-        context.pointee.thread_count = 1
-        let extra = configuration.extraData
-        if !extra.isEmpty {
-            guard let copy = av_mallocz(extra.count + Int(AV_INPUT_BUFFER_PADDING_SIZE)) else {
-                throw ApusError(.internalFailure, "no memory")
-            }
-            // SAFETY: `copy` has room for `extra.count` bytes and the padding; the context frees it.
-            copy.copyMemory(from: extra, byteCount: extra.count)
-            context.pointee.extradata = copy.assumingMemoryBound(to: UInt8.self)
-            context.pointee.extradata_size = Int32(extra.count)
-        }
-        let result = avcodec_open2(context, codec, nil)
-        guard result >= 0 else { throw LibAV.error(result, "the decoder cannot be started") }
     }
 
     deinit {
-        var (packet, context) = (Optional(self.packet), Optional(self.context))
-        var (incoming, picture) = (Optional(self.incoming), Optional(self.picture))
-        av_packet_free(&packet)
-        av_frame_free(&incoming)
+        var picture = Optional(self.picture)
         av_frame_free(&picture)
-        avcodec_free_context(&context)
     }
 
     /// Decodes one frame. A frame that cannot be decoded is skipped, as in a player.
-    func decode(_ payload: ByteBuffer, pts: Int64) {
-        guard av_new_packet(packet, Int32(payload.readableBytes)) >= 0, let data = packet.pointee.data else { return }
-        // SAFETY: `av_new_packet` allocated exactly this many bytes.
-        payload.withUnsafeReadableBytes { source in
-            if let start = source.baseAddress {
-                UnsafeMutableRawPointer(data).copyMemory(from: start, byteCount: source.count)
-            }
-        }
-        packet.pointee.pts = pts
-        packet.pointee.dts = APUS_AV_NOPTS
-        if avcodec_send_packet(context, packet) >= 0 { receive() }
-        av_packet_unref(packet)
-    }
+    ///
+    /// - Throws: nothing of its own.
+    func decode(_ payload: ByteBuffer, pts: Int64) throws(ApusError) { try decoder.decode(payload, pts: pts, keep) }
 
     /// Flushes the pictures that the decoder holds back.
-    func finish() {
-        if avcodec_send_packet(context, nil) >= 0 { receive() }
-    }
+    func finish() throws(ApusError) { try decoder.finish(keep) }
 
-    private func receive() {
-        while avcodec_receive_frame(context, incoming) >= 0 {
-            av_frame_unref(picture)
-            av_frame_move_ref(picture, incoming)
-            pictureCount += 1
-        }
+    private func keep(_ decoded: UnsafeMutablePointer<AVFrame>) {
+        av_frame_unref(picture)
+        av_frame_move_ref(picture, decoded)
+        pictureCount += 1
     }
 
     /// The latest picture as the bytes of a PNG file.
@@ -91,9 +49,15 @@ final class VideoDecoder {
         let colours = try inColours()
         var owned: UnsafeMutablePointer<AVFrame>? = colours
         defer { av_frame_free(&owned) }
-        guard let context = avcodec_alloc_context3(coder) else { throw ApusError(.internalFailure, "no memory") }
+        guard let context = avcodec_alloc_context3(coder), let packet = av_packet_alloc() else {
+            throw ApusError(.internalFailure, "no memory")
+        }
         var closing: UnsafeMutablePointer<AVCodecContext>? = context
-        defer { avcodec_free_context(&closing) }
+        var ownedPacket: UnsafeMutablePointer<AVPacket>? = packet
+        defer {
+            avcodec_free_context(&closing)
+            av_packet_free(&ownedPacket)
+        }
         context.pointee.width = picture.pointee.width
         context.pointee.height = picture.pointee.height
         context.pointee.pix_fmt = AV_PIX_FMT_RGB24
@@ -104,7 +68,6 @@ final class VideoDecoder {
         guard result >= 0 else { throw LibAV.error(result, "the PNG encoder refused the picture") }
         result = avcodec_receive_packet(context, packet)
         guard result >= 0, let data = packet.pointee.data else { throw LibAV.error(result, "the PNG encoder failed") }
-        defer { av_packet_unref(packet) }
         // SAFETY: libav owns `size` bytes there until the packet is unreferenced.
         return Array(UnsafeBufferPointer(start: data, count: Int(packet.pointee.size)))
     }

@@ -63,8 +63,8 @@ public final class Snapshot: Sendable {
             throw ApusError(.mediaUnreadable, "no key frame has arrived yet; wait for the first picture")
         }
         let decoder = try VideoDecoder(configuration: configuration)
-        for frame in frames { decoder.decode(frame.payload, pts: frame.header.ptsMicroseconds) }
-        decoder.finish()
+        for frame in frames { try decoder.decode(frame.payload, pts: frame.header.ptsMicroseconds) }
+        try decoder.finish()
         return try decoder.png()
     }
 

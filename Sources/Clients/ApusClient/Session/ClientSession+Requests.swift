@@ -214,7 +214,7 @@ extension ClientSession {
 
     /// Asks the cluster for credentials of its relays.
     ///
-    /// - Throws: as ``ask(_:timeout:)``; 10007 where it was asked too often, 21025 where no relay takes clients.
+    /// - Throws: as ``ask(_:timeout:)``; 10007 where it was asked too often, 20004 where no relay takes clients.
     public func relayCredentials() async throws(ApusError) -> RelayCredentials {
         let answer = try await ask(ClientRelayCredentialsRequest())
         return RelayCredentials(answer)

@@ -23,6 +23,19 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
         case skipped(UInt64)
         /// The stream ended permanently.
         case ended(ApusError)
+        /// The first frame has arrived. Comes once, before that frame.
+        case began(Timing)
+    }
+
+    /// How long the steps to the first frame took, each since ``Player/start()`` (IV-G4).
+    public struct Timing: Sendable, Equatable {
+        /// The cluster has granted the stream: the client is connected and may play it.
+        public internal(set) var granted: Duration?
+        /// The first configuration has arrived: the header of the stream (IV-C9).
+        public internal(set) var header: Duration?
+        public internal(set) var firstFrame: Duration?
+
+        public init() {}
     }
 
     private let session: ClientSession
@@ -38,6 +51,8 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
     /// The last node's grant. With it the stream is opened at another node without a delay.
     private var grant = Data()
     private var isOver = false
+    private var began = MonotonicTime.now()
+    private var timing = Timing()
 
     /// Makes a player, which plays once ``start()`` is called.
     ///
@@ -85,7 +100,12 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
     }
 
     /// Starts playing: the live picture from its last key frame.
-    public func start() { session.eventLoop.execute { [self] in session.add(self) } }
+    public func start() {
+        session.eventLoop.execute { [self] in
+            began = .now()
+            session.add(self)
+        }
+    }
 
     /// Stops playing.
     public func stop() {
@@ -126,6 +146,7 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
                 }
                 place.stream = answer.stream
                 grant = answer.grant
+                timing.granted = timing.granted ?? (.now() - began)
             case .failure(let error): refused(error, on: connection)
             }
         }
@@ -180,11 +201,23 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
             return session.log.warning(
                 "A media frame cannot be decoded", metadata: [LogKey.device: "\(device?.rawValue ?? call)"])
         }
+        step(media)
         if media.header.flags.contains(.repeated) { return onFrame(media) }
         if let last, media.header.position <= last { return }
         last = media.header.position
         if media.header.flags.contains(.endOfEpoch) { return onEvent(.waiting) }
         onFrame(media)
+    }
+
+    /// Notes when the stream began.
+    private func step(_ media: MediaFrame) {
+        guard timing.firstFrame == nil else { return }
+        guard !media.header.flags.contains(.configuration) else {
+            return timing.header = timing.header ?? (.now() - began)
+        }
+        guard !media.header.flags.contains(.endOfEpoch) else { return }
+        timing.firstFrame = .now() - began
+        onEvent(.began(timing))
     }
 
     func becameWritable(_ connection: ClientConnection) {}

@@ -133,28 +133,41 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     /// Ends the stream. A last frame without content marks the end.
     public func stop() {
         session.eventLoop.execute { [self] in
-            guard !isOver else { return }
-            let end = MediaHeader(
-                position: FramePosition(epoch: epoch ?? 0, sequence: nextSequence),
-                ptsMicroseconds: window.last?.frame.header.ptsMicroseconds ?? 0, flags: .endOfEpoch)
-            announce()
-            nextSequence += 1
-            nextAnnounced = nextSequence
-            keep(MediaFrame(header: end, payload: ByteBuffer()))
-            write()
-            isOver = true
-            session.remove(self)
-            let request = ClientUnpublishRequest.with { ($0.source, $0.call) = (requestedSource, call) }
-            place.connection?.request(.unpublish, request) { _ in }
+            if !isOver { end() }
         }
     }
 
-    /// Sends one frame. Numbers follow the order of the calls.
+    private func end() {
+        let end = MediaHeader(
+            position: FramePosition(epoch: epoch ?? 0, sequence: nextSequence),
+            ptsMicroseconds: window.last?.frame.header.ptsMicroseconds ?? 0, flags: .endOfEpoch)
+        announce()
+        nextSequence += 1
+        nextAnnounced = nextSequence
+        keep(MediaFrame(header: end, payload: ByteBuffer()))
+        write()
+        isOver = true
+        session.remove(self)
+        let request = ClientUnpublishRequest.with { ($0.source, $0.call) = (requestedSource, call) }
+        place.connection?.request(.unpublish, request) { _ in }
+    }
+
+    /// Sends one frame. Numbers follow the order of the calls. A frame of more than
+    /// ``MediaFrame/payloadByteCountMax`` bytes ends the stream with 21024: nodes would refuse it.
     public func send(
         track: UInt8, ptsMicroseconds: Int64, dtsDeltaMicroseconds: Int32, flags: MediaFlags, payload: ByteBuffer
     ) {
         session.eventLoop.execute { [self] in
             guard !isOver else { return }
+            guard payload.readableBytes <= MediaFrame.payloadByteCountMax else {
+                end()
+                return onEvent(
+                    .ended(
+                        ApusError(
+                            .packageTooLarge,
+                            "a frame has \(payload.readableBytes) bytes; at most \(MediaFrame.payloadByteCountMax) "
+                                + "can be sent")))
+            }
             let header = MediaHeader(
                 position: FramePosition(epoch: epoch ?? 0, sequence: nextSequence), ptsMicroseconds: ptsMicroseconds,
                 dtsDeltaMicroseconds: dtsDeltaMicroseconds, flags: flags, track: track)

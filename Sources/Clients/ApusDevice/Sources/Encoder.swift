@@ -1,6 +1,8 @@
 import ApusClient
 import ApusCore
+import ApusMedia
 import CApusMedia
+import Glibc
 
 /// One encoder of libavcodec with its input picture or samples.
 ///
@@ -20,11 +22,12 @@ final class Encoder {
 
     /// Opens an encoder by its name in libav.
     ///
-    /// - Throws: 10026 if this build of libav does not have it or refuses the settings.
+    /// - Throws: 21036 if this build of libav does not have it; 10026 if it refuses the settings.
     init(name: String, configure: (UnsafeMutablePointer<AVCodecContext>) -> Void) throws(ApusError) {
         guard let codec = avcodec_find_encoder_by_name(name) else {
             throw ApusError(
-                .mediaUnreadable, "the encoder \(name) is missing in this machine's libavcodec; install one that has it"
+                .encoderUnavailable,
+                "the encoder \(name) is missing in this machine's libavcodec; install one that has it"
             )
         }
         guard let context = avcodec_alloc_context3(codec), let packet = av_packet_alloc(), let frame = av_frame_alloc()
@@ -40,19 +43,21 @@ final class Encoder {
     }
 
     /// H.264 for a live picture: no frames held back, no B frames, one thread.
-    convenience init(video pattern: TestPattern) throws(ApusError) {
+    ///
+    /// - Parameter ticksPerSecond: the unit of the pictures' times.
+    convenience init(video encoding: PictureEncoding, ticksPerSecond: Int) throws(ApusError) {
         try self.init(name: "libx264") { context in
-            context.pointee.width = Int32(pattern.width)
-            context.pointee.height = Int32(pattern.height)
-            context.pointee.time_base = AVRational(num: 1, den: Int32(pattern.frameRate))
-            context.pointee.framerate = AVRational(num: Int32(pattern.frameRate), den: 1)
+            context.pointee.width = Int32(encoding.width)
+            context.pointee.height = Int32(encoding.height)
+            context.pointee.time_base = AVRational(num: 1, den: Int32(ticksPerSecond))
+            context.pointee.framerate = AVRational(num: Int32(encoding.frameRate), den: 1)
             context.pointee.pix_fmt = AV_PIX_FMT_YUV420P
-            context.pointee.gop_size = Int32(pattern.frameRate * pattern.keyIntervalSeconds)
+            context.pointee.gop_size = Int32(encoding.frameRate * encoding.keyIntervalSeconds)
             context.pointee.keyint_min = context.pointee.gop_size
             context.pointee.max_b_frames = 0
-            context.pointee.bit_rate = Int64(pattern.bitsPerSecond)
-            context.pointee.rc_max_rate = Int64(pattern.bitsPerSecond)
-            context.pointee.rc_buffer_size = Int32(clamping: pattern.bitsPerSecond)
+            context.pointee.bit_rate = Int64(encoding.bitsPerSecond)
+            context.pointee.rc_max_rate = Int64(encoding.bitsPerSecond)
+            context.pointee.rc_buffer_size = Int32(clamping: encoding.bitsPerSecond)
             context.pointee.thread_count = 1
             av_opt_set(context.pointee.priv_data, "preset", "ultrafast", 0)
             av_opt_set(context.pointee.priv_data, "tune", "zerolatency", 0)
@@ -61,13 +66,20 @@ final class Encoder {
         }
     }
 
-    /// AAC, one channel.
-    convenience init(audioSampleRate rate: Int) throws(ApusError) {
-        try self.init(name: "aac") { context in
-            context.pointee.sample_rate = Int32(rate)
-            context.pointee.sample_fmt = AV_SAMPLE_FMT_FLTP
-            context.pointee.bit_rate = 48_000
-            context.pointee.time_base = AVRational(num: 1, den: Int32(rate))
+    /// Sound of one channel.
+    convenience init(sound encoding: SoundEncoding) throws(ApusError) {
+        let name =
+            switch encoding.codec {
+            case .opus: "libopus"
+            case .g711a: "pcm_alaw"
+            case .g711u: "pcm_mulaw"
+            case .aac, .amrNarrow, .amrWide, .mp3, .h264, .h265: "aac"
+            }
+        try self.init(name: name) { context in
+            context.pointee.sample_rate = Int32(encoding.sampleRate)
+            context.pointee.sample_fmt = encoding.codec == .aac ? AV_SAMPLE_FMT_FLTP : AV_SAMPLE_FMT_S16
+            context.pointee.bit_rate = Int64(encoding.bitsPerSecond)
+            context.pointee.time_base = AVRational(num: 1, den: Int32(encoding.sampleRate))
             av_channel_layout_default(&context.pointee.ch_layout, 1)
         }
     }
@@ -88,7 +100,7 @@ final class Encoder {
             frame.pointee.height = context.pointee.height
         } else {
             frame.pointee.format = context.pointee.sample_fmt.rawValue
-            frame.pointee.nb_samples = context.pointee.frame_size
+            frame.pointee.nb_samples = Int32(samplesPerFrame)
             frame.pointee.sample_rate = context.pointee.sample_rate
             av_channel_layout_copy(&frame.pointee.ch_layout, &context.pointee.ch_layout)
         }
@@ -103,8 +115,59 @@ final class Encoder {
         return Array(UnsafeBufferPointer(start: bytes, count: Int(context.pointee.extradata_size)))
     }
 
-    /// The number of samples per ``encode(pts:)``; 0 for video.
-    var samplesPerFrame: Int { Int(context.pointee.frame_size) }
+    /// The number of samples per ``encode(pts:)``: the codec's, or those of 20 ms where it takes any number.
+    var samplesPerFrame: Int {
+        context.pointee.frame_size > 0 ? Int(context.pointee.frame_size) : Int(context.pointee.sample_rate) / 50
+    }
+
+    /// Copies ``samplesPerFrame`` samples into ``frame``.
+    ///
+    /// - Throws: 10018 if there is no memory.
+    func fill(with samples: ArraySlice<Int16>) throws(ApusError) {
+        guard let bytes = frame.pointee.data.0, samples.count == samplesPerFrame else {
+            throw ApusError(.internalFailure, "no memory for the encoder's input")
+        }
+        // SAFETY: libav allocated `samplesPerFrame` values of this type in the first plane.
+        if context.pointee.sample_fmt == AV_SAMPLE_FMT_FLTP {
+            bytes.withMemoryRebound(to: Float.self, capacity: samples.count) { values in
+                for (index, sample) in samples.enumerated() { values[index] = Float(sample) / 32_768 }
+            }
+        } else {
+            bytes.withMemoryRebound(to: Int16.self, capacity: samples.count) { values in
+                for (index, sample) in samples.enumerated() { values[index] = sample }
+            }
+        }
+    }
+
+    /// Copies a picture of the encoder's size into ``frame``.
+    ///
+    /// - Throws: 10022 if the size is another one.
+    func fill(with picture: Picture) throws(ApusError) {
+        let (width, height) = (Int(context.pointee.width), Int(context.pointee.height))
+        guard picture.width == width, picture.height == height,
+            picture.bytes.count == Picture.byteCount(width: width, height: height)
+        else {
+            throw ApusError(
+                .configurationInvalid,
+                "a picture of \(picture.width)x\(picture.height) with \(picture.bytes.count) bytes is not one of "
+                    + "\(width)x\(height) in YUV 4:2:0")
+        }
+        guard let luma = frame.pointee.data.0, let blue = frame.pointee.data.1, let red = frame.pointee.data.2 else {
+            throw ApusError(.internalFailure, "no memory for the encoder's input")
+        }
+        let lines = frame.pointee.linesize
+        picture.bytes.withUnsafeBufferPointer { source in
+            guard let start = source.baseAddress else { return }
+            // SAFETY: libav allocated `height` rows of `linesize` bytes, half of them for the others; the picture has
+            // the bytes that are copied, as checked above.
+            for row in 0..<height { memcpy(luma + row * Int(lines.0), start + row * width, width) }
+            let half = width / 2
+            for row in 0..<height / 2 {
+                memcpy(blue + row * Int(lines.1), start + width * height + row * half, half)
+                memcpy(red + row * Int(lines.2), start + width * height * 5 / 4 + row * half, half)
+            }
+        }
+    }
 
     /// Makes ``frame`` writable: libav may still reference the previous one.
     ///
@@ -119,6 +182,15 @@ final class Encoder {
     /// - Throws: 10026 if the encoder fails.
     func encode(pts: Int64) throws(ApusError) -> [Output] {
         frame.pointee.pts = pts
+        return try send(frame)
+    }
+
+    /// The frames that the encoder holds back. Nothing can be encoded afterwards.
+    ///
+    /// - Throws: 10026 if the encoder fails.
+    func finish() throws(ApusError) -> [Output] { try send(nil) }
+
+    private func send(_ frame: UnsafeMutablePointer<AVFrame>?) throws(ApusError) -> [Output] {
         let sent = avcodec_send_frame(context, frame)
         guard sent >= 0 else { throw LibAV.error(sent, "the encoder refused a frame") }
         var outputs: [Output] = []

@@ -31,7 +31,7 @@ public final class FileSource: MediaSource {
     }
 
     public func start(_ deliver: @escaping @Sendable (SourceEvent) -> Void) {
-        thread.start(name: "apus-file", deliver: deliver) { [self] interrupt throws(ApusError) in
+        thread.start(name: "apus-file", onEnd: SourceEvent.end(deliver)) { [self] interrupt throws(ApusError) in
             try Self.check(path: path)
             try run(interrupt, deliver)
         }

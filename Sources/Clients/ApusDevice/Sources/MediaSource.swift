@@ -8,14 +8,20 @@ public import NIOCore
 public enum SourceEvent: Sendable {
     /// The decoder configuration of a track's next frames.
     case configuration(track: UInt8, TrackConfiguration)
-    /// One frame. All tracks share a time line, which starts near 0 and never goes back in decode order. Only video
-    /// frames have `.key`. The payload has at most ``MediaFrame/payloadByteCountMax`` bytes.
+    /// One frame. All tracks share a time line, which starts near 0 and never goes back in decode order. Key frames of
+    /// video have `.key`, and so has every frame of a source without video. The payload has at most
+    /// ``MediaFrame/payloadByteCountMax`` bytes.
     case frame(
         track: UInt8, ptsMicroseconds: Int64, dtsDeltaMicroseconds: Int32, flags: MediaFlags, payload: ByteBuffer)
     /// The source was stopped, or a source that does not loop has ended. Nothing follows.
     case ended
     /// The source failed: 10026 if the media cannot be decoded, 10022 if its configuration is invalid. Nothing follows.
     case failed(ApusError)
+
+    /// Delivers the end of a source's thread.
+    static func end(_ deliver: @escaping @Sendable (SourceEvent) -> Void) -> @Sendable (ApusError?) -> Void {
+        { error in deliver(error.map { .failed($0) } ?? .ended) }
+    }
 }
 
 /// A camera's media: a file, a test pattern, or another camera.

@@ -33,7 +33,7 @@ public final class RTSPSource: MediaSource {
     }
 
     public func start(_ deliver: @escaping @Sendable (SourceEvent) -> Void) {
-        thread.start(name: "apus-rtsp", deliver: deliver) { [self] interrupt throws(ApusError) in
+        thread.start(name: "apus-rtsp", onEnd: SourceEvent.end(deliver)) { [self] interrupt throws(ApusError) in
             guard url.hasPrefix("rtsp://") || url.hasPrefix("rtsps://") else {
                 throw ApusError(
                     .configurationInvalid,

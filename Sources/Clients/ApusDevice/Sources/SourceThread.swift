@@ -3,9 +3,9 @@ import ApusCore
 import ApusThreads
 import Synchronization
 
-/// The thread of one source: starts it once, stops it, and ends its events with `.ended` or `.failed`.
+/// The thread of one source or capture: starts it once, stops it, and reports its end.
 ///
-/// Concurrency model: ``start(name:deliver:run:)`` and ``stop()`` from any thread.
+/// Concurrency model: ``start(name:onEnd:run:)`` and ``stop()`` from any thread.
 final class SourceThread: Sendable {
     private let thread = Mutex<OSThread?>(nil)
     private let isStarted = Atomic<Bool>(false)
@@ -19,8 +19,9 @@ final class SourceThread: Sendable {
         interrupt.withLock { $0?.stop() }
     }
 
+    /// - Parameter onEnd: called once, at the end of `run`, with its error unless the thread was stopped.
     func start(
-        name: String, deliver: @escaping @Sendable (SourceEvent) -> Void,
+        name: String, onEnd: @escaping @Sendable (ApusError?) -> Void,
         run: @escaping @Sendable (LibAVInterrupt) throws(ApusError) -> Void
     ) {
         guard isStarted.compareExchange(expected: false, desired: true, ordering: .relaxed).exchanged else { return }
@@ -32,14 +33,14 @@ final class SourceThread: Sendable {
                 do throws(ApusError) {
                     LibAV.prepare()
                     try run(created)
-                    deliver(.ended)
+                    onEnd(nil)
                 } catch {
-                    deliver(isStopped ? .ended : .failed(error))
+                    onEnd(isStopped ? nil : error)
                 }
             }
             thread.withLock { $0 = started }
         } catch {
-            deliver(.failed(error))
+            onEnd(error)
         }
     }
 }

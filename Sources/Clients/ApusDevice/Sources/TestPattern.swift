@@ -17,6 +17,8 @@ public struct TestPattern: Sendable, Hashable, CustomStringConvertible {
     public var bitsPerSecond = 1_000_000
     /// True for a quiet tone of 440 Hz as a second track.
     public var hasTone = true
+    /// How the tone is encoded.
+    public var sound = SoundEncoding.standard
 
     /// - Throws: 10022 if a number is out of range.
     public init(width: Int, height: Int, frameRate: Int) throws(ApusError) {
@@ -52,6 +54,12 @@ public struct TestPattern: Sendable, Hashable, CustomStringConvertible {
                 "the test pattern \"\(text)\" is not of the form WIDTHxHEIGHT@RATE, such as 1280x720@25")
         }
         try self.init(width: width, height: height, frameRate: rate)
+    }
+
+    var encoding: PictureEncoding {
+        PictureEncoding(
+            width: width, height: height, frameRate: frameRate, keyIntervalSeconds: keyIntervalSeconds,
+            bitsPerSecond: bitsPerSecond)
     }
 
     public var description: String { "\(width)x\(height)@\(frameRate)" }

@@ -8,16 +8,11 @@ import NIOCore
 
 /// A simulated camera: a moving picture with the frame's number and the clock, and a tone.
 ///
-/// H.264 from libx264 without B frames, AAC at 48 kHz. The number in the picture starts at 0 and counts every frame, so
-/// that a person can see a lost frame.
+/// H.264 from libx264 without B frames, and by default AAC at 48 kHz. The number in the picture starts at 0 and counts
+/// every frame, so that a person can see a lost frame.
 ///
 /// Concurrency model: see ``MediaSource``.
 public final class TestPatternSource: MediaSource {
-    private static let sampleRate = 48_000
-    private static let toneHertz = 440.0
-    /// Quiet: about −26 dB.
-    private static let toneLevel: Float = 0.05
-
     public let pattern: TestPattern
     private let frameCountMax: UInt64
     private let isPaced: Bool
@@ -33,20 +28,26 @@ public final class TestPatternSource: MediaSource {
     }
 
     public func start(_ deliver: @escaping @Sendable (SourceEvent) -> Void) {
-        thread.start(name: "apus-pattern", deliver: deliver) { [self] _ throws(ApusError) in try run(deliver) }
+        thread.start(name: "apus-pattern", onEnd: SourceEvent.end(deliver)) { [self] _ throws(ApusError) in
+            try run(deliver)
+        }
     }
 
     public func stop() { thread.stop() }
 
     private func run(_ deliver: (SourceEvent) -> Void) throws(ApusError) {
-        let video = try Encoder(video: pattern)
-        let tone = pattern.hasTone ? try Encoder(audioSampleRate: Self.sampleRate) : nil
+        let video = try Encoder(video: pattern.encoding, ticksPerSecond: pattern.frameRate)
+        let sound = pattern.hasTone ? try SoundEncoder(pattern.sound) : nil
+        let tone = Tone(sampleRate: pattern.sound.sampleRate)
         var shaper = TrackShaper(input: videoInput(video))
         guard let configuration = shaper.configuration else {
             throw ApusError(.internalFailure, "the encoder did not report its parameters")
         }
         deliver(.configuration(track: 0, configuration))
-        if let tone { deliver(.configuration(track: 1, audioConfiguration(tone))) }
+        if var configuration = sound?.configuration {
+            configuration.trackCount = 2
+            deliver(.configuration(track: 1, configuration))
+        }
 
         let canvas = PatternCanvas(width: pattern.width, height: pattern.height)
         let rate = UInt64(pattern.frameRate)
@@ -69,34 +70,16 @@ public final class TestPatternSource: MediaSource {
                 if shaped.isDiscardable { flags.insert(.discardable) }
                 SourceFrame(track: 0, pts: time, dts: time, flags: flags, payload: shaped.payload).deliver(to: deliver)
             }
-            if let tone {
-                let end = Int(number + 1) * Self.sampleRate / Int(rate)
-                while samples < end { samples += try sound(tone, from: samples, deliver) }
+            guard let sound else { continue }
+            let end = Int(number + 1) * tone.sampleRate / Int(rate)
+            for output in try sound.encode(tone.samples(samples..<end)) {
+                SourceFrame(
+                    track: 1, pts: output.ptsMicroseconds, dts: output.ptsMicroseconds, flags: [],
+                    payload: output.payload
+                ).deliver(to: deliver)
             }
+            samples = end
         }
-    }
-
-    /// Encodes one packet of the tone and emits its samples.
-    private func sound(
-        _ tone: Encoder, from first: Int, _ deliver: (SourceEvent) -> Void
-    ) throws(ApusError) -> Int {
-        try tone.prepareFrame()
-        let count = tone.samplesPerFrame
-        guard let bytes = tone.frame.pointee.data.0 else { throw ApusError(.internalFailure, "no memory") }
-        // SAFETY: libav allocated `nb_samples` floats in the first plane.
-        bytes.withMemoryRebound(to: Float.self, capacity: count) { values in
-            for index in 0..<count {
-                let turns = Double((first + index) % Self.sampleRate) * Self.toneHertz / Double(Self.sampleRate)
-                values[index] = Self.toneLevel * Float(sin(turns * 2 * .pi))
-            }
-        }
-        for output in try tone.encode(pts: Int64(first)) {
-            // The encoder's first packet is before 0, by its delay.
-            let time = (output.pts + Int64(count)) * 1_000_000 / Int64(Self.sampleRate)
-            SourceFrame(track: 1, pts: time, dts: time, flags: [], payload: ByteBuffer(bytes: output.bytes))
-                .deliver(to: deliver)
-        }
-        return count
     }
 
     private func videoInput(_ encoder: Encoder) -> TrackConfiguration {
@@ -104,13 +87,6 @@ public final class TestPatternSource: MediaSource {
             codec: .h264, trackCount: pattern.hasTone ? 2 : 1, first: UInt32(pattern.width),
             second: UInt32(pattern.height),
             third: UInt32(pattern.frameRate) * 1000, extraData: encoder.extraData)
-    }
-
-    private func audioConfiguration(_ encoder: Encoder) -> TrackConfiguration {
-        TrackConfiguration(
-            codec: .aac, trackCount: 2, first: UInt32(Self.sampleRate), second: 1,
-            third: UInt32(encoder.samplesPerFrame),
-            extraData: encoder.extraData)
     }
 
     /// Unix time in milliseconds, for the picture only.

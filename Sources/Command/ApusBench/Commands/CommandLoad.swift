@@ -178,15 +178,18 @@ final class CommandLoad: Sendable {
 
     // MARK: - Kills
 
-    /// Sends a number of commands that are kept for a minute, some at a time.
-    func send(_ count: Int, concurrency: Int, _ progress: CommandProgress) async -> [Outcome] {
+    /// Sends a number of commands, some at a time.
+    ///
+    /// - Parameter isLive: false: they are kept for a minute.
+    func send(_ count: Int, concurrency: Int, isLive: Bool, _ progress: CommandProgress) async -> [Outcome] {
         await withTaskGroup(of: [Outcome].self) { group in
             for worker in 0..<concurrency {
                 group.addTask {
                     var outcomes: [Outcome] = []
                     for number in stride(from: worker, to: count, by: concurrency) {
                         let outcome = await self.send(
-                            number % self.devices.count, lifetime: .seconds(60), timeout: .seconds(50))
+                            number % self.devices.count, lifetime: isLive ? nil : .seconds(60),
+                            timeout: .seconds(50))
                         outcomes.append(outcome)
                         progress.note()
                     }

@@ -22,6 +22,8 @@ struct BenchCommandsCommand: AsyncParsableCommand {
     @Flag(help: "Give each device a journal on the disk, also without --kills.") var journals = false
     @Option(help: "Kill a node this number of times, each node in turn, and check every command.") var kills = 0
     @Option(help: "With --kills: send this number of commands.") var commands = 100_000
+    @Flag(help: "With --kills: send commands that end with their requests, instead of those that are kept.")
+    var live = false
     @Option(help: "Set the first port of the cluster.") var basePort = 29_200
     @Flag(help: "Print one JSON object as the last line.") var json = false
 
@@ -106,7 +108,7 @@ struct BenchCommandsCommand: AsyncParsableCommand {
     private func kill(_ stage: SignInStage, _ load: CommandLoad) async throws -> Bool {
         let names = stage.local.mark.nodes.map(\.name)
         let progress = CommandProgress()
-        async let outcomes = load.send(commands, concurrency: 32, progress)
+        async let outcomes = load.send(commands, concurrency: 32, isLive: live, progress)
         var killed = 0
         while killed < kills {
             // Spread over the commands.

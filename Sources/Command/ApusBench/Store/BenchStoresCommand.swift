@@ -9,9 +9,9 @@ import Logging
 
 /// `apus-bench stores`: compares calls between the nodes of a cluster on the local ownership store with those on etcd.
 ///
-/// Each change of a client goes to the node of its connection, from there to the owner of the entity, and from the owner
-/// to the standby. No change reads or writes the ownership store, so any difference is what the store takes of the
-/// machine. Rounds of both stores take turns.
+/// Each change of a client goes to the node of its connection, from there to the owner of the entity, and from the
+/// owner to the standby. No change reads or writes the ownership store, so any difference is what the store takes of
+/// the machine. Rounds of both stores take turns.
 struct BenchStoresCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "stores", abstract: "Compare calls between nodes on the local ownership store and on etcd.",

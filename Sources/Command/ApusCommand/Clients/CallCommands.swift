@@ -47,17 +47,19 @@ struct CallCommand: AsyncParsableCommand {
         try await options.run {
             [output = options.output, timeout, hangUpAfter, extra, media] session, device throws(ApusError) in
             var calls = session.calls().makeAsyncIterator()
+            var steps = CallMedia.Steps()
             let call = try await session.startCall(
                 to: [.device(device)], timeout: .seconds(timeout), extra: extra)
             var side: CallMedia?
             while let notice = try await calls.nextNotice(), notice.call == call.id {
+                steps.note(notice.stage)
                 try output.show(notice)
                 if case .ended = notice.stage { break }
                 guard notice.stage == .accepted || notice.stage == .message else { continue }
                 if media.isEmpty {
                     try await session.reportCallConnected(call.id)
                 } else {
-                    side = try CallMedia(media, session, call: call.id, log: log)
+                    side = try CallMedia(media, session, call: call.id, steps: steps, log: log)
                 }
                 guard let hangUpAfter else { continue }
                 try? await Task.sleep(for: .seconds(hangUpAfter))

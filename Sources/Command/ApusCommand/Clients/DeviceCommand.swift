@@ -38,7 +38,7 @@ struct DeviceCommand: AsyncParsableCommand {
 
     func validate() throws {
         guard media.count == 1 else {
-            throw ValidationError("Use exactly one of --file, --rtsp and --test-pattern.")
+            throw ValidationError("Use exactly one of --file, --rtsp, --test-pattern, and a camera or sound.")
         }
         _ = try DeviceID.argument(id, "--id")
         if let product { _ = try ProductID.argument(product, "--product") }

@@ -1,5 +1,6 @@
 import ApusCore
 import ApusDevice
+import ApusMedia
 import ArgumentParser
 import Logging
 
@@ -9,17 +10,45 @@ struct SourceOptions: ParsableArguments {
     @Option(help: "Send another camera's stream: rtsp://…") var rtsp: String?
     @Option(help: "Send a generated picture with a frame counter and a clock: WIDTHxHEIGHT@FPS.")
     var testPattern: String?
+    @Option(help: "Send the pictures of this camera of Video4Linux, such as /dev/video0.") var camera: String?
+    @Option(help: "Set the camera's size and rate.") var cameraSize = "640x480@25"
+    @Option(help: "Send the sound of this capture device of ALSA, such as default.") var microphone: String?
+    @Option(help: "Send the sound of this WAV file in a loop.") var wav: String?
+    @Option(help: "Encode sound of a test pattern, a microphone or a WAV file as aac, opus, g711a or g711u: aac@16000.")
+    var sound = "aac@48000"
 
-    /// The number of sources that are given.
-    var count: Int { [file, rtsp, testPattern].count { $0 != nil } }
+    /// The number of sources that are given. A camera and a sound are one.
+    var count: Int {
+        [file, rtsp, testPattern, camera ?? microphone ?? wav].count { $0 != nil }
+    }
+
+    func validate() throws {
+        guard microphone == nil || wav == nil else { throw ValidationError("Use one of --microphone and --wav.") }
+    }
 
     /// Nil if none is given.
     ///
-    /// - Throws: 10022 for a test pattern that cannot be read.
+    /// - Throws: 10022 for a test pattern, a size or an encoding that cannot be read.
     func source(log: Logger) throws(ApusError) -> (any MediaSource)? {
         if let file { return FileSource(path: file, log: log) }
         if let rtsp { return RTSPSource(url: rtsp, log: log) }
-        guard let testPattern else { return nil }
-        return TestPatternSource(try TestPattern(parsing: testPattern))
+        let sound = try SoundEncoding(parsing: sound)
+        if let testPattern {
+            var pattern = try TestPattern(parsing: testPattern)
+            pattern.sound = sound
+            return TestPatternSource(pattern)
+        }
+        guard count > 0 else { return nil }
+        let size = try TestPattern(parsing: cameraSize)
+        let place: SoundInput.Place? = microphone.map { .alsa($0) } ?? wav.map { .wav(path: $0, loops: true) }
+        return try CaptureSource(
+            video: camera.map {
+                CameraInput(path: $0, width: size.width, height: size.height, frameRate: size.frameRate)
+            },
+            audio: place.map { SoundInput($0, sampleRate: sound.sampleRate) }, sound: sound,
+            makeVideoEncoder: { picture throws(ApusError) in
+                try PictureEncoder(
+                    PictureEncoding(width: picture.width, height: picture.height, frameRate: size.frameRate))
+            })
     }
 }

@@ -20,6 +20,7 @@ struct WatchCommand: AsyncParsableCommand {
     @Option(help: "Stop after this number of seconds.") var seconds: Double?
     @Option(help: "Write one JSON line for every frame to this file.") var log: String?
     @Option(help: "Set this viewer's access id. Default: a random one.") var access: String?
+    @OptionGroup var rendering: RenderOptions
     @OptionGroup var connection: ConnectOptions
     @OptionGroup var output: OutputOptions
 
@@ -39,6 +40,7 @@ struct WatchCommand: AsyncParsableCommand {
         let frames = try self.log.map { path throws(ApusError) in try FrameLog(path: path) }
         let recorder = try record.map { path throws(ApusError) in try MP4Recorder(path: path) }
         let picture = snapshot.map { _ in Snapshot() }
+        let renderer = try rendering.renderer()
         let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
         let ending = Ending()
         let session = try ClientSession(configuration: configuration, eventLoop: group.next(), log: log) {
@@ -46,7 +48,9 @@ struct WatchCommand: AsyncParsableCommand {
             LinkReport.say(state, error, to: log)
             if state == .tokenFailed || state == .kicked { ending.end(error ?? ApusError(.tokenInvalid)) }
         }
-        let viewer = Viewer(frames: frames, recorder: recorder, picture: picture) { ending.end($0) }
+        let viewer = Viewer(frames: frames, recorder: recorder, picture: picture, renderer: renderer) {
+            ending.end($0)
+        }
         let player = Player(
             session: session, device: device, source: source, onFrame: { viewer.received($0) },
             onEvent: { event in
@@ -56,6 +60,14 @@ struct WatchCommand: AsyncParsableCommand {
                 case .skipped(let count):
                     log.warning("Frames were skipped: too slow", metadata: [LogKey.count: "\(count)"])
                 case .ended(let error): ending.end(error)
+                case .began(let timing):
+                    log.info(
+                        "The first frame has arrived",
+                        metadata: [
+                            "apus.granted_ms": "\(timing.granted?.milliseconds ?? 0)",
+                            "apus.header_ms": "\(timing.header?.milliseconds ?? 0)",
+                            "apus.first_frame_ms": "\(timing.firstFrame?.milliseconds ?? 0)",
+                        ])
                 }
             })
         session.start()
@@ -67,7 +79,11 @@ struct WatchCommand: AsyncParsableCommand {
         // The event loop has ended, so no further frame arrives.
         try await group.shutdownGracefully()
         frames?.close()
-        let recording = Result { () throws(ApusError) in _ = try recorder?.finish() }
+        let recording = Result { () throws(ApusError) in
+            let played = Result { () throws(ApusError) in try renderer?.finish() }
+            _ = try recorder?.finish()
+            try played.get()
+        }
         // The error that ended the command comes first: a missing recording or picture is its consequence.
         try result.get()
         try recording.get()
@@ -88,6 +104,7 @@ final class Viewer: @unchecked Sendable {  // SAFETY: one loop calls it; `report
     private let frames: FrameLog?
     private let recorder: MP4Recorder?
     private let picture: Snapshot?
+    private let renderer: MediaRenderer?
     /// The log or the recording cannot be written.
     private let onFailure: @Sendable (ApusError) -> Void
     private var count = 0
@@ -97,18 +114,20 @@ final class Viewer: @unchecked Sendable {  // SAFETY: one loop calls it; `report
 
     init(
         frames: FrameLog?, recorder: MP4Recorder?, picture: Snapshot? = nil,
-        onFailure: @escaping @Sendable (ApusError) -> Void
+        renderer: MediaRenderer? = nil, onFailure: @escaping @Sendable (ApusError) -> Void
     ) {
         self.frames = frames
         self.recorder = recorder
         self.picture = picture
+        self.renderer = renderer
         self.onFailure = onFailure
     }
 
     func received(_ frame: MediaFrame) {
         recorder?.write(frame)
         picture?.write(frame)
-        if let failure = recorder?.failure ?? frames?.failure { onFailure(failure) }
+        renderer?.render(frame)
+        if let failure = recorder?.failure ?? frames?.failure ?? renderer?.failure { onFailure(failure) }
         guard !frame.header.flags.contains(.repeated) else { return }
         frames?.append(frame)
         let now = MonotonicTime.now()

@@ -177,8 +177,9 @@ package struct ReminderStateMachine: Sendable {
             let name = Name(reminder)
             noteChange(name)
             if let earlier = ids[name] { forget(earlier) }
-            // A reminder that is due later is read in its turn.
-            if reminder.due <= heldTo { hold(reminder) }
+            // A reminder that is due later is read in its turn. One that is due soon is held even if the last read
+            // ended before it, because this node's clock was behind.
+            if reminder.due <= max(heldTo, now + configuration.horizon) { hold(reminder) }
         case .cancelled(let entity, let name):
             noteChange(Name(entity, name))
             if let id = ids[Name(entity, name)] { forget(id) }

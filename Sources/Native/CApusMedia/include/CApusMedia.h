@@ -7,6 +7,7 @@
 #include <libavutil/error.h>
 #include <libavutil/imgutils.h>
 #include <libavutil/opt.h>
+#include <libswresample/swresample.h>
 #include <libswscale/swscale.h>
 #include <stdint.h>
 
@@ -42,3 +43,18 @@ void apus_interrupt_deadline(apus_interrupt *interrupt, int64_t nanoseconds);
 // A format context whose interrupt callback is set: libav copies the callback when it opens its input, and ignores one
 // that is set later. `interrupt` must outlive the context.
 AVFormatContext *apus_format_context(apus_interrupt *interrupt);
+
+// A converter to signed 16-bit samples of one channel at another rate; NULL if libswresample refuses it. Freed by
+// swr_free.
+SwrContext *apus_resampler(const AVChannelLayout *layout, enum AVSampleFormat format, int rate, int out_rate);
+// Converts the samples of a decoded frame. Returns the number written to `out`, or an error code.
+int apus_resample_frame(SwrContext *context, const AVFrame *frame, int16_t *out, int out_count);
+// Converts samples of one channel.
+int apus_resample(SwrContext *context, const int16_t *samples, int count, int16_t *out, int out_count);
+
+// Registers the inputs and outputs of libavdevice, which is loaded at the first call. Returns 0, or -1 where this machine
+// does not have it. May be called from any thread.
+int apus_av_register_devices(void);
+
+// Copies a picture's planes without padding. Returns the number of bytes, or an error code.
+int apus_copy_picture(const AVFrame *frame, uint8_t *out, int out_count);

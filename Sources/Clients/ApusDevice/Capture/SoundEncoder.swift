@@ -1,0 +1,145 @@
+import ApusClient
+public import ApusCore
+public import ApusMedia
+import CApusMedia
+import NIOCore
+
+/// The default encoder of sound, from libavcodec (IV-C7, IV-C10).
+///
+/// Samples of another rate are converted. Where the captured times are more than ``gapMaxMicroseconds`` ahead of the
+/// number of samples, the frames' times follow them; where they are that much behind, samples are left out, so times
+/// never go back.
+///
+/// Concurrency model: created, used and released by one thread at a time.
+public final class SoundEncoder: AudioEncodable {
+    /// How far the captured times may be from the number of samples.
+    public static let gapMaxMicroseconds: Int64 = 100_000
+
+    public let configuration: TrackConfiguration
+    private let encoder: Encoder
+    private let sampleRate: Int
+    private let frameSampleCount: Int
+    private var resampler: Resampler?
+    /// Samples at the encoder's rate that do not fill a frame yet.
+    private var pending: [Int16] = []
+    /// The number of samples that the encoder has.
+    private var encodedCount = 0
+    /// The time of the encoder's sample 0 for frames from this sample on, in microseconds. The last one is the newest.
+    private var anchors: [(sample: Int, microseconds: Int64)] = []
+
+    /// - Throws: 21036 if this machine's libavcodec does not have the encoder.
+    public init(_ encoding: SoundEncoding) throws(ApusError) {
+        encoder = try Encoder(sound: encoding)
+        sampleRate = encoding.sampleRate
+        frameSampleCount = encoder.samplesPerFrame
+        configuration = TrackConfiguration(
+            codec: encoding.codec, trackCount: 1, first: UInt32(encoding.sampleRate), second: 1,
+            third: UInt32(frameSampleCount), extraData: encoder.extraData)
+    }
+
+    public func encode(_ sound: SoundSamples) throws(ApusError) -> [EncodedFrame] {
+        guard SoundSamples.sampleRates.contains(sound.sampleRate) else {
+            throw ApusError(
+                .configurationInvalid,
+                "sound with \(sound.sampleRate) samples a second is not supported: "
+                    + "\(SoundSamples.sampleRates.lowerBound) to \(SoundSamples.sampleRates.upperBound)")
+        }
+        try MediaTime.check(sound.ptsMicroseconds)
+        guard follow(sound.ptsMicroseconds) else { return [] }
+        if sound.sampleRate == sampleRate {
+            pending += sound.samples
+        } else {
+            if resampler?.inputRate != sound.sampleRate {
+                resampler = try Resampler(from: sound.sampleRate, to: sampleRate)
+            }
+            pending += try resampler?.convert(sound.samples) ?? []
+        }
+        return try encodePending()
+    }
+
+    /// Encodes the samples that do not fill a frame, with silence behind them.
+    public func finish() throws(ApusError) -> [EncodedFrame] {
+        if !pending.isEmpty { pending += [Int16](repeating: 0, count: frameSampleCount - pending.count) }
+        var frames = try encodePending()
+        for output in try encoder.finish() { append(output, to: &frames) }
+        return frames
+    }
+
+    private func encodePending() throws(ApusError) -> [EncodedFrame] {
+        var frames: [EncodedFrame] = []
+        var start = 0
+        while pending.count - start >= frameSampleCount {
+            try encoder.prepareFrame()
+            try encoder.fill(with: pending[start..<start + frameSampleCount])
+            for output in try encoder.encode(pts: Int64(encodedCount)) { append(output, to: &frames) }
+            encodedCount += frameSampleCount
+            start += frameSampleCount
+        }
+        pending.removeFirst(start)
+        return frames
+    }
+
+    /// Moves the times of the next frames to those of the capture, if these are ahead.
+    ///
+    /// - Returns: false if they are behind.
+    private func follow(_ pts: Int64) -> Bool {
+        let next = encodedCount + pending.count
+        let anchor = pts - Int64(next) * 1_000_000 / Int64(sampleRate)
+        guard let newest = anchors.last else {
+            anchors = [(next, anchor)]
+            return true
+        }
+        if anchor - newest.microseconds > Self.gapMaxMicroseconds {
+            anchors.append((next, anchor))
+        }
+        return newest.microseconds - anchor <= Self.gapMaxMicroseconds
+    }
+
+    /// An encoder's first frames are before its first sample, by its delay. They are left out, and a frame that is only
+    /// partly before it has its time.
+    private func append(_ output: Encoder.Output, to frames: inout [EncodedFrame]) {
+        guard output.pts + Int64(frameSampleCount) > 0 else { return }
+        while anchors.count > 1, anchors[1].sample <= output.pts { anchors.removeFirst() }
+        let time = max(output.pts, 0) * 1_000_000 / Int64(sampleRate)
+        frames.append(
+            EncodedFrame(
+                payload: ByteBuffer(bytes: output.bytes), ptsMicroseconds: (anchors.first?.microseconds ?? 0) + time))
+    }
+}
+
+/// Converts samples of one channel to another rate.
+private final class Resampler {
+    let inputRate: Int
+    private let context: OpaquePointer
+    private var output: [Int16] = []
+
+    /// - Throws: 10026 if libswresample refuses the rates.
+    init(from inputRate: Int, to outputRate: Int) throws(ApusError) {
+        var layout = AVChannelLayout()
+        av_channel_layout_default(&layout, 1)
+        guard let context = apus_resampler(&layout, AV_SAMPLE_FMT_S16, Int32(inputRate), Int32(outputRate)) else {
+            throw ApusError(
+                .mediaUnreadable, "\(inputRate) samples a second cannot be converted to \(outputRate)")
+        }
+        (self.context, self.inputRate) = (context, inputRate)
+    }
+
+    deinit {
+        var context: OpaquePointer? = context
+        swr_free(&context)
+    }
+
+    func convert(_ samples: [Int16]) throws(ApusError) -> [Int16] {
+        let room = Int(swr_get_out_samples(context, Int32(samples.count)))
+        guard room > 0 else { return [] }
+        if output.count < room { output = [Int16](repeating: 0, count: room) }
+        let count = samples.withUnsafeBufferPointer { input in
+            output.withUnsafeMutableBufferPointer { output in
+                // SAFETY: both pointers are used only inside the call, with the sizes of their arrays.
+                apus_resample(context, input.baseAddress, Int32(input.count), output.baseAddress, Int32(room))
+            }
+        }
+        guard count >= 0 else { throw LibAV.error(count, "the sound cannot be converted") }
+        return Array(output[..<Int(count)])
+    }
+}
