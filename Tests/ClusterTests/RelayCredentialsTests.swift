@@ -74,7 +74,7 @@ struct RelayCredentialsTests {
 
     @Test("Where no relay takes clients, that is told with 20004, over a session and over HTTP (IV-C16, IV-F1)")
     func noRelay() async throws {
-        let cluster = try Cluster(nodes: 1, basePort: 29_130, environment: ["APUS_RELAY_ENABLED": "false"])
+        let cluster = try Cluster(configuredNodes: 1, basePort: 29_130)
         defer { cluster.down() }
         let token = try Self.token(cluster, "ann")
         let session = try ClientSession(
