@@ -258,6 +258,12 @@ struct RenderTests {
         }
         let error = #expect(throws: ApusError.self) { try WAVFile(path: "/dev/full") }
         #expect(error?.code == .storageFailed)
+        // The disk becomes full on the way.
+        let full = #expect(throws: ApusError.self) {
+            try Y4MFile(path: "/dev/full").render(
+                Picture(width: 2, height: 2, ptsMicroseconds: 0, bytes: [UInt8](repeating: 0, count: 6)))
+        }
+        #expect(full?.code == .storageFailed)
         let rate = #expect(throws: ApusError.self) { try WAVFile(path: folder.file("x.wav"), sampleRate: 4_000) }
         #expect(rate?.code == .configurationInvalid)
     }

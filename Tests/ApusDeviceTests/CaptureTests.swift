@@ -208,6 +208,7 @@ struct CaptureTests {
         #expect(delivered.failure == nil && delivered.isEnded)
         #expect(delivered.configurations.map(\.configuration.codec) == [.aac])
         #expect(delivered.frames(track: 0).count > 20 && delivered.frames(track: 1).isEmpty)
+        #expect(delivered.frames.allSatisfy { $0.flags.contains(.key) }, "a receiver cannot begin")
     }
 
     @Test("A stop from within the delivery ends a source whose captures end at once, with one end")

@@ -7,6 +7,18 @@ package enum LibAV {
     /// Stops libav from writing to standard error. Call it before the first use. May be repeated.
     package static func prepare() { apus_av_silence() }
 
+    /// Makes the inputs and outputs of libavdevice available.
+    ///
+    /// - Parameter name: of the device that needs them, such as "the microphone default".
+    /// - Throws: 10022 if this machine does not have libavdevice.
+    package static func registerDevices(for name: String) throws(ApusError) {
+        guard apus_av_register_devices() == 0 else {
+            throw ApusError(
+                .configurationInvalid,
+                "\(name) cannot be opened without libavdevice; install the package libavdevice59")
+        }
+    }
+
     /// libav's error number for data that is not media.
     package static var invalidData: Int32 { APUS_AV_INVALID_DATA }
 

@@ -22,11 +22,7 @@ public final class Loudspeaker: AudioRenderable, @unchecked Sendable {  // SAFET
         guard SoundSamples.sampleRates.contains(sampleRate) else {
             throw ApusError(.configurationInvalid, "\(sampleRate) samples a second cannot be played")
         }
-        guard apus_av_register_devices() == 0 else {
-            throw ApusError(
-                .configurationInvalid,
-                "the loudspeaker \(device) cannot be opened without libavdevice; install the package libavdevice59")
-        }
+        try LibAV.registerDevices(for: "the loudspeaker \(device)")
         var made: UnsafeMutablePointer<AVFormatContext>?
         var result = avformat_alloc_output_context2(&made, nil, "alsa", device)
         guard result >= 0, let context = made else {

@@ -201,11 +201,11 @@ public final class CaptureSource: MediaSource {
 
     private func send(_ frames: [EncodedFrame], track: UInt8) {
         guard !frames.isEmpty else { return }
-        // Where there are no pictures, a receiver can begin with any sound.
-        let isStart = video == nil
         let isFull = emit { state in
             // Nothing follows the end.
             guard state.running > 0 else { return [] }
+            // Where there are no pictures, a receiver can begin with any sound.
+            let isStart = state.audioTrack == 0
             return frames.map { frame in
                 .frame(
                     track: track, ptsMicroseconds: frame.ptsMicroseconds, dtsDeltaMicroseconds: 0,

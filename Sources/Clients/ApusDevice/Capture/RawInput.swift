@@ -23,11 +23,7 @@ final class RawInput {
         address: String, format: String, device isDevice: Bool, kind: AVMediaType, name: String,
         options: [(String, String)] = [], interrupt: LibAVInterrupt
     ) throws(ApusError) {
-        if isDevice, apus_av_register_devices() != 0 {
-            throw ApusError(
-                .configurationInvalid,
-                "\(name) cannot be opened without libavdevice; install the package libavdevice59")
-        }
+        if isDevice { try LibAV.registerDevices(for: name) }
         guard let input = av_find_input_format(format) else {
             throw ApusError(.mediaUnreadable, "this machine's libav has no input \(format)")
         }

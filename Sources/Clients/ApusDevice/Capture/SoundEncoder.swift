@@ -1,7 +1,6 @@
 import ApusClient
 public import ApusCore
 public import ApusMedia
-import CApusMedia
 import NIOCore
 
 /// The default encoder of sound, from libavcodec (IV-C7, IV-C10).
@@ -19,7 +18,7 @@ public final class SoundEncoder: AudioEncodable {
     private let encoder: Encoder
     private let sampleRate: Int
     private let frameSampleCount: Int
-    private var resampler: Resampler?
+    private let converter: SoundConverter
     /// Samples at the encoder's rate that do not fill a frame yet.
     private var pending: [Int16] = []
     /// The number of samples that the encoder has.
@@ -31,6 +30,7 @@ public final class SoundEncoder: AudioEncodable {
     public init(_ encoding: SoundEncoding) throws(ApusError) {
         encoder = try Encoder(sound: encoding)
         sampleRate = encoding.sampleRate
+        converter = SoundConverter(sampleRate: encoding.sampleRate)
         frameSampleCount = encoder.samplesPerFrame
         configuration = TrackConfiguration(
             codec: encoding.codec, trackCount: 1, first: UInt32(encoding.sampleRate), second: 1,
@@ -46,14 +46,7 @@ public final class SoundEncoder: AudioEncodable {
         }
         try MediaTime.check(sound.ptsMicroseconds)
         guard follow(sound.ptsMicroseconds) else { return [] }
-        if sound.sampleRate == sampleRate {
-            pending += sound.samples
-        } else {
-            if resampler?.inputRate != sound.sampleRate {
-                resampler = try Resampler(from: sound.sampleRate, to: sampleRate)
-            }
-            pending += try resampler?.convert(sound.samples) ?? []
-        }
+        pending += try converter.convert(sound.samples, sampleRate: sound.sampleRate)
         return try encodePending()
     }
 
@@ -104,42 +97,5 @@ public final class SoundEncoder: AudioEncodable {
         frames.append(
             EncodedFrame(
                 payload: ByteBuffer(bytes: output.bytes), ptsMicroseconds: (anchors.first?.microseconds ?? 0) + time))
-    }
-}
-
-/// Converts samples of one channel to another rate.
-private final class Resampler {
-    let inputRate: Int
-    private let context: OpaquePointer
-    private var output: [Int16] = []
-
-    /// - Throws: 10026 if libswresample refuses the rates.
-    init(from inputRate: Int, to outputRate: Int) throws(ApusError) {
-        var layout = AVChannelLayout()
-        av_channel_layout_default(&layout, 1)
-        guard let context = apus_resampler(&layout, AV_SAMPLE_FMT_S16, Int32(inputRate), Int32(outputRate)) else {
-            throw ApusError(
-                .mediaUnreadable, "\(inputRate) samples a second cannot be converted to \(outputRate)")
-        }
-        (self.context, self.inputRate) = (context, inputRate)
-    }
-
-    deinit {
-        var context: OpaquePointer? = context
-        swr_free(&context)
-    }
-
-    func convert(_ samples: [Int16]) throws(ApusError) -> [Int16] {
-        let room = Int(swr_get_out_samples(context, Int32(samples.count)))
-        guard room > 0 else { return [] }
-        if output.count < room { output = [Int16](repeating: 0, count: room) }
-        let count = samples.withUnsafeBufferPointer { input in
-            output.withUnsafeMutableBufferPointer { output in
-                // SAFETY: both pointers are used only inside the call, with the sizes of their arrays.
-                apus_resample(context, input.baseAddress, Int32(input.count), output.baseAddress, Int32(room))
-            }
-        }
-        guard count >= 0 else { throw LibAV.error(count, "the sound cannot be converted") }
-        return Array(output[..<Int(count)])
     }
 }

@@ -53,15 +53,21 @@ final class FailoverStage {
     }
 
     /// Opens a cluster's ownership store while its nodes use it.
-    static func ownership(of local: LocalCluster) async throws(ApusError) -> any OwnershipStore {
+    ///
+    /// - Parameter other: a cluster of this name in the same store, or beside it.
+    static func ownership(
+        of local: LocalCluster, other: ClusterID? = nil
+    ) async throws(ApusError) -> any OwnershipStore {
+        let cluster = other ?? local.cluster
         guard let stores = local.mark.stores else {
-            return try await LocalOwnershipStore(path: ownershipPath(of: local), cluster: local.cluster)
+            let path = if let other { "\(local.directory.path)/\(other)" } else { try ownershipPath(of: local) }
+            return try await LocalOwnershipStore(path: path, cluster: cluster)
         }
         var configuration = EtcdConfiguration()
         configuration.endpoints = stores.compactMap { EtcdEndpoint("http://\($0.clients)") }
         var log = Logger(label: "bench") { StreamLogHandler.standardError(label: $0) }
         log.logLevel = .critical
-        return try await EtcdOwnershipStore(configuration, cluster: local.cluster, log: log)
+        return try await EtcdOwnershipStore(configuration, cluster: cluster, log: log)
     }
 
     /// The path of a cluster's ownership store: a file, with others next to it whose names begin with its name, or a

@@ -5,7 +5,6 @@ import ApusLocal
 import ApusStorage
 import ArgumentParser
 import Foundation
-import Logging
 
 /// `apus-bench stores`: compares calls between the nodes of a cluster on the local ownership store with those on etcd.
 ///
@@ -103,17 +102,7 @@ struct BenchStoresCommand: AsyncParsableCommand {
 
     /// The median time of a swap in the same store, of a map of another cluster, in milliseconds.
     private func swapTime(_ local: LocalCluster) async throws -> Double {
-        let cluster = ClusterID(unchecked: "bench-swaps")
-        let store: any OwnershipStore
-        if let stores = local.mark.stores {
-            var configuration = EtcdConfiguration()
-            configuration.endpoints = stores.compactMap { EtcdEndpoint("http://\($0.clients)") }
-            var log = Logger(label: "bench") { StreamLogHandler.standardError(label: $0) }
-            log.logLevel = .critical
-            store = try await EtcdOwnershipStore(configuration, cluster: cluster, log: log)
-        } else {
-            store = try await LocalOwnershipStore(path: "\(local.directory.path)/bench-swaps", cluster: cluster)
-        }
+        let store = try await FailoverStage.ownership(of: local, other: ClusterID(unchecked: "bench-swaps"))
         let map = (0..<Self.mapByteCount).map { _ in UInt8.random(in: 0...255) }
         var times: [Double] = []
         for _ in 0..<Self.swapCount {
