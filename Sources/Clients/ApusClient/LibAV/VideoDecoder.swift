@@ -26,7 +26,7 @@ final class VideoDecoder {
 
     /// Decodes one frame. A frame that cannot be decoded is skipped, as in a player.
     ///
-    /// - Throws: nothing of its own.
+    /// - Throws: as ``FrameDecoder/decode(_:pts:_:)``.
     func decode(_ payload: ByteBuffer, pts: Int64) throws(ApusError) { try decoder.decode(payload, pts: pts, keep) }
 
     /// Flushes the pictures that the decoder holds back.
