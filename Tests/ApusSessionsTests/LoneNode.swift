@@ -118,6 +118,18 @@ struct LoneNode: Sendable {
                 $0.ticket = Data(opened.ticket)
             }, link: link)?.get()
     }
+
+    /// The same where the service may ask others before it answers.
+    func signIn(_ opened: Opened, _ link: RecordedLink) async throws -> OpenedSession {
+        try await service.open(
+            ClientHello.with {
+                $0.version = 1
+                $0.role = opened.session.role == .device ? .device : .app
+                $0.instance = opened.session.instance
+                $0.ticket = Data(opened.ticket)
+            }, link: link
+        ).get()
+    }
 }
 
 /// A socket that notes what it is told, and stays open.

@@ -113,7 +113,26 @@ struct LocalAccessTests {
         #expect(second.applied.withLock { $0 } == ["8"], "the model's older value is not applied")
     }
 
-    @Test("Whoever loses the right, the token or the time cannot change a setting any more (8003, 12001, 12002, 12004)")
+    /// At the address of the device is somebody who says nothing (20005), or nobody (21022).
+    private static func expectNobody(_ access: LocalAccess, _ group: MultiThreadedEventLoopGroup) async throws {
+        let path = "ProWritable.brightness.setVal"
+        let silent = try await ServerBootstrap(group: group).bind(host: "127.0.0.1", port: 0).get()
+        let port = try #require(silent.localAddress?.port)
+        let elsewhere = try changed(access) { fields in
+            var grant = fields["grant"] as? [String: Any] ?? [:]
+            grant["addresses"] = ["127.0.0.1:\(port)"]
+            fields["grant"] = grant
+        }
+        await fails(.peerHandshakeTimedOut) { () throws(ApusError) in
+            _ = try await elsewhere.writeProperty(path: path, json: "6", timeout: .seconds(1))
+        }
+        try await silent.close()
+        await fails(.connectFailed) { () throws(ApusError) in
+            _ = try await elsewhere.writeProperty(path: path, json: "6", timeout: .seconds(1))
+        }
+    }
+
+    @Test("Whoever loses the right, the token or the time cannot change a setting any more (8003, 12001, 12004, 20006)")
     func rights() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 30_780)
         defer { cluster.down() }
@@ -149,7 +168,7 @@ struct LocalAccessTests {
             grant["user"] = user
             fields["grant"] = grant
         }
-        await fails(.tokenInvalid) { () throws(ApusError) in
+        await fails(.deviceTokenRefused) { () throws(ApusError) in
             _ = try await renamed.writeProperty(path: path, json: "5")
         }
         for (field, value) in [("key", Data(repeating: 1, count: 32).base64EncodedString()), ("identity", "AAAA")] {
@@ -159,7 +178,7 @@ struct LocalAccessTests {
                 grant[field] = value
                 fields["grant"] = grant
             }
-            await fails(.connectFailed) { () throws(ApusError) in
+            await fails(.deviceTokenRefused) { () throws(ApusError) in
                 _ = try await forged.writeProperty(path: path, json: "5")
             }
         }
@@ -171,6 +190,7 @@ struct LocalAccessTests {
             idle.append(try await ClientBootstrap(group: group).connect(host: address.host, port: address.port).get())
         }
         #expect(try await access.writeProperty(path: path, json: "6") == "6")
+        try await Self.expectNobody(access, group)
         for channel in idle { try? await channel.close() }
         try await group.shutdownGracefully()
 
@@ -182,7 +202,7 @@ struct LocalAccessTests {
         #expect(lamp.applied.withLock { $0 } == ["4", "6"])
     }
 
-    @Test("Access ends with its lifetime, and a device that restarts with its secret knows it still (12002)")
+    @Test("Access ends with its lifetime, and a device that restarts with its secret knows it still (20006)")
     func lifetime() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 30_820)
         defer { cluster.down() }
@@ -206,7 +226,7 @@ struct LocalAccessTests {
         }
         if access.expires > Date() + 1 { #expect(try await moved.writeProperty(path: path, json: "5") == "5") }
         try await Task.sleep(for: .seconds(max(0, access.expires.timeIntervalSinceNow + 1)))
-        await fails(.connectFailed) { () throws(ApusError) in
+        await fails(.deviceTokenRefused) { () throws(ApusError) in
             _ = try await moved.writeProperty(path: path, json: "6")
         }
         #expect(try await new.writeProperty(path: path, json: "7") == "7")

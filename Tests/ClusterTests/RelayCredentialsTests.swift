@@ -72,7 +72,7 @@ struct RelayCredentialsTests {
         #expect(check.status == 0, "\(check.all)")
     }
 
-    @Test("Where no relay takes clients, that is told with 20004, over a session and over HTTP (IV-C16, IV-F1)")
+    @Test("Where no relay takes clients, the answer is 20004, over a session and over HTTP (IV-C16, IV-F1)")
     func noRelay() async throws {
         let cluster = try Cluster(configuredNodes: 1, basePort: 29_130)
         defer { cluster.down() }

@@ -1,6 +1,7 @@
 import ApusClient
 import ApusContract
 import ApusCore
+import ApusTestKit
 import Foundation
 import Testing
 
@@ -149,5 +150,32 @@ struct ShareTests {
             node: 1, token: try cluster.token("--role", "device", "--device", "cam"), role: .device)
         defer { new.close() }
         _ = try await eventually { () throws(ApusError) in try await owner.readProperty(of: Self.cam) }
+    }
+
+    @Test("A device's token from before it was unbound is refused over REST too, at every node (12001, IV-B10)")
+    func staleToken() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 31_830)
+        defer { cluster.down() }
+        let api = CustomerAPI(cluster: cluster)
+        let token = try cluster.token("--role", "device", "--device", "cam")
+        let camera = try cluster.session(node: 1, token: token, role: .device)
+        let owner = try cluster.session(node: 2, token: try cluster.token("--role", "app"))
+        defer { for session in [camera, owner] { session.close() } }
+        try await eventually { () throws(ApusError) in _ = try await owner.readProperty(of: Self.cam) }
+        for node in 1...3 { try api.ask("GET", "/v1/answering-machine", token, node: node) }
+        try await owner.unbind(Self.cam)
+        for node in 1...3 { try api.fails(.tokenInvalid, "GET", "/v1/answering-machine", token, node: node) }
+        let other = try cluster.token("--role", "app", "--account", "other")
+        try await Task.sleep(for: .seconds(2))
+        let later = try cluster.token("--role", "device", "--device", "cam", "--account", "other")
+        let again = try cluster.session(node: 3, token: later, role: .device)
+        defer { again.close() }
+        try await eventually("it is bound to the other account") {
+            try api.ask("GET", "/v1/devices/cam/presence", other, status: nil)["online"] as? Int == 1
+        }
+        try api.ask("GET", "/v1/answering-machine", later)
+        // A token of the first account does not make it the device of that account again.
+        let first = try cluster.token("--role", "device", "--device", "cam")
+        try api.fails(.boundToOtherUser, "GET", "/v1/answering-machine", first)
     }
 }

@@ -1,6 +1,7 @@
 public import ApusClient
 public import ApusCore
 import ApusMedia
+import Foundation
 public import Logging
 import NIOCore
 import Synchronization
@@ -22,6 +23,7 @@ public final class DeviceAgent: Sendable {
     private let session: ClientSession
     private let state: Mutex<State>
     private let frameLog: FrameLog?
+    private let recording: RecordingWriter?
     private let log: Logger
     private let publisher: Publisher
     private let ending: AsyncStream<ApusError?>
@@ -31,13 +33,14 @@ public final class DeviceAgent: Sendable {
     ///   - channel: the source's number on a device with several cameras (IV-C4).
     ///   - call: the session id of an accepted call, whose side is published instead. Apps do that too.
     ///   - frameLog: receives one line for every frame, once its epoch is known.
+    ///   - recording: records what is sent, also while the cluster cannot be reached. It ends with ``run()``.
     public init(
         session: ClientSession, source: any MediaSource, channel: UInt16 = 0, call: String? = nil,
-        frameLog: FrameLog? = nil, log: Logger
+        frameLog: FrameLog? = nil, recording: RecordingWriter? = nil, log: Logger
     ) {
         self.session = session
         state = Mutex(State(source: source))
-        self.frameLog = frameLog
+        (self.frameLog, self.recording) = (frameLog, recording)
         self.log = log
         let (ending, endingFeed) = AsyncStream<ApusError?>.makeStream()
         (self.ending, self.endingFeed) = (ending, endingFeed)
@@ -79,7 +82,12 @@ public final class DeviceAgent: Sendable {
             return state.source
         }
         last.stop()
-        publisher.stop()
+        if Task.isCancelled || result != nil {
+            publisher.stop()
+        } else {
+            await publisher.finish()
+        }
+        recording?.finish()
         if let result { throw result }
     }
 
@@ -113,10 +121,12 @@ public final class DeviceAgent: Sendable {
                 state.media.configured(track, configuration)
                 var payload = ByteBuffer()
                 configuration.encode(into: &payload)
+                record(track, 0, 0, .configuration, payload)
                 publisher.send(
                     track: track, ptsMicroseconds: 0, dtsDeltaMicroseconds: 0, flags: .configuration, payload: payload)
             case .frame(let track, let pts, let dtsDelta, let flags, let payload):
                 guard let time = state.media.time(of: track, ptsMicroseconds: pts, flags: flags) else { return }
+                record(track, time, dtsDelta, flags, payload)
                 publisher.send(
                     track: track, ptsMicroseconds: time, dtsDeltaMicroseconds: dtsDelta, flags: flags,
                     payload: payload)
@@ -124,5 +134,14 @@ public final class DeviceAgent: Sendable {
             case .failed(let error): endingFeed.yield(error)
             }
         }
+    }
+
+    private func record(_ track: UInt8, _ pts: Int64, _ dtsDelta: Int32, _ flags: MediaFlags, _ payload: ByteBuffer) {
+        guard let recording else { return }
+        // A writer of files needs no position.
+        let header = MediaHeader(
+            position: FramePosition(epoch: 0, sequence: 0), ptsMicroseconds: pts, dtsDeltaMicroseconds: dtsDelta,
+            captureMilliseconds: UInt32(truncatingIfNeeded: Date().milliseconds), flags: flags, track: track)
+        recording.write(MediaFrame(header: header, payload: payload))
     }
 }

@@ -9,8 +9,9 @@ struct Apus: AsyncParsableCommand {
         commandName: "apus",
         abstract: "Run a cluster for cameras and doorbells, and for the apps that watch and talk to them.",
         subcommands: [
-            NodeCommand.self, ClusterCommand.self, DeviceCommand.self, WatchCommand.self, DemoCommand.self,
-            AdminCommand.self, RelayCommand.self, StatusCommand.self, DrainCommand.self, SessionsCommand.self,
+            NodeCommand.self, ClusterCommand.self, DeviceCommand.self, WatchCommand.self, RecordingsCommand.self,
+            DemoCommand.self, AdminCommand.self, RelayCommand.self, StatusCommand.self, DrainCommand.self,
+            SessionsCommand.self,
             ChannelsCommand.self, DevicesCommand.self, PropertyCommand.self, ActionCommand.self, SendCommand.self,
             CommandsCommand.self, EventsCommand.self, SendServerCommand.self, HooksCommand.self, BindCommand.self,
             UnbindCommand.self, ShareCommand.self, UnshareCommand.self,

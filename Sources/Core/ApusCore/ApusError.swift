@@ -108,7 +108,17 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
 
     // Devices.
     public static let peerTimedOut = Self(20_001, "the message to the peer timed out")
+    public static let hungUp = Self(20_002, "the connection to the device was ended")
+    public static let openingTimedOut = Self(20_003, "the device did not answer the request for a connection")
     public static let noRelayAddress = Self(20_004, "no relay takes clients")
+    public static let peerHandshakeTimedOut = Self(20_005, "the handshake with the device timed out")
+    public static let deviceTokenRefused = Self(20_006, "the device refuses the access")
+    public static let deviceChannelsFull = Self(20_007, "all channels of the device are in use")
+    public static let connectionIdle = Self(20_008, "the connection was idle for too long")
+    public static let destinationUnknown = Self(20_009, "the device has no connection of this id")
+    public static let tokenRefused = Self(20_010, "the cluster refuses the token")
+    public static let deviceDisabled = Self(20_011, "the device is disabled")
+    public static let duplicateConnection = Self(20_012, "another client has a connection of this id")
     public static let deviceBusy = Self(20_100, "the device is busy")
     public static let pathIllegal = Self(20_101, "the path of a property is not legal")
     public static let jsonInvalid = Self(20_102, "the JSON of a property cannot be read")
@@ -119,8 +129,10 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
 
     // SDK.
     public static let duplicateMessage = Self(21_000, "the same message is in progress")
+    public static let sendFailed = Self(21_001, "the message could not be sent")
     public static let answerTimedOut = Self(21_002, "the answer timed out")
     public static let propertyUnknown = Self(21_003, "the model has no such property")
+    public static let modelUnreadable = Self(21_004, "the part of the model cannot be read as that type")
     public static let passToServerFailed = Self(21_005, "the server failed to take the data")
     public static let passToDeviceFailed = Self(21_006, "the device failed to take the data")
     public static let callbackUnknown = Self(21_007, "the device has no callback for data")
@@ -131,9 +143,14 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public static let notConnected = Self(21_023, "not connected")
     public static let packageTooLarge = Self(21_024, "the frame of a track exceeds the size limit")
     public static let unavailable = Self(21_025, "not available now: offline")
+    public static let notImplemented = Self(21_030, "the device does not implement this")
     public static let badParameter = Self(21_031, "a parameter is out of range")
+    public static let recordingListEmpty = Self(21_032, "the device has no recordings of this time")
+    public static let recordingListInvalid = Self(21_033, "the device's list of recordings cannot be read")
+    public static let alreadyRecording = Self(21_034, "a recording is in progress already")
     public static let pictureSizeChanged = Self(21_035, "the size of the video has changed")
     public static let encoderUnavailable = Self(21_036, "the encoder is not available")
+    public static let recordingListVersion = Self(21_037, "the version of the list of recordings is not supported")
 
     /// All numbers, in order.
     public static let all: [ErrorCode] = [
@@ -147,12 +164,14 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
         moved, noRoute, wrongCluster, noOwnership, staleEpoch, handshakeTimeout, idleTimeout, slowReader, shuttingDown,
         internalFailure, addressInUse, stateForeign, storageFailed, configurationInvalid, tooManyStreams,
         stalePublisher, fenced, mediaUnreadable, callCycle, versionConflict, certificateRevoked,
-        tokenInvalid, tokenExpired, kicked, notAllowed, peerTimedOut, noRelayAddress, deviceBusy, pathIllegal,
-        jsonInvalid,
-        actionFailed, actionUnknown, builtInSetting, duplicateMessage, answerTimedOut, propertyUnknown,
-        passToServerFailed, passToDeviceFailed,
-        callbackUnknown, messageTooLarge, tooManyConnections, connectionExists, connectFailed, notConnected,
-        packageTooLarge, unavailable, badParameter, pictureSizeChanged, encoderUnavailable,
+        tokenInvalid, tokenExpired, kicked, notAllowed,
+        peerTimedOut, hungUp, openingTimedOut, noRelayAddress, peerHandshakeTimedOut, deviceTokenRefused,
+        deviceChannelsFull, connectionIdle, destinationUnknown, tokenRefused, deviceDisabled, duplicateConnection,
+        deviceBusy, pathIllegal, jsonInvalid, actionFailed, actionUnknown, builtInSetting,
+        duplicateMessage, sendFailed, answerTimedOut, propertyUnknown, modelUnreadable, passToServerFailed,
+        passToDeviceFailed, callbackUnknown, messageTooLarge, tooManyConnections, connectionExists, connectFailed,
+        notConnected, packageTooLarge, unavailable, notImplemented, badParameter, recordingListEmpty,
+        recordingListInvalid, alreadyRecording, pictureSizeChanged, encoderUnavailable, recordingListVersion,
     ]
 
     private static let byNumber: [Int32: ErrorCode] = Dictionary(uniqueKeysWithValues: all.map { ($0.number, $0) })

@@ -37,6 +37,7 @@ extension ErrorCode {
         EndingRule(.notAllowed, .playing, "the signed token does not name the device"),
         EndingRule(.badParameter, .playing, "the request is the same at every node"),
         EndingRule(.connectionExists, .playing, "the session plays the channel already"),
+        EndingRule(.deviceDisabled, .playing, "an operator has disabled the device"),
         EndingRule(.notAllowed, .publishing, "the signed token is not a device's"),
         EndingRule(.badParameter, .publishing, "the request is the same at every node"),
         EndingRule(.callUnknown, .playing, "the call is over"),
@@ -44,6 +45,7 @@ extension ErrorCode {
         EndingRule(.callUnknown, .publishing, "the call is over"),
         EndingRule(.answeredByOthers, .publishing, "another client has accepted the call"),
         EndingRule(.illegalRelation, .publishing, "the client has no part in the call, or has lost its right to it"),
+        EndingRule(.deviceDisabled, .publishing, "a device of the call was disabled"),
         EndingRule(.callParametersInvalid, .publishing, "nobody has accepted the call yet"),
         EndingRule(.callParametersInvalid, .playing, "nobody has accepted the call yet"),
     ]

@@ -220,8 +220,38 @@ extension ErrorCode {
             .peerTimedOut, "peerTimedOut", [.client],
             "Ask the device whether it has carried out the command, before you send it again under another id."),
         Explanation(
+            .hungUp, "hungUp", [.client],
+            "Nothing is to be done: the connection ended normally. Open another one if it is still needed."),
+        Explanation(
+            .openingTimedOut, "openingTimedOut", [.sdk],
+            "Try again later: the device is connected, and did not answer in time."),
+        Explanation(
             .noRelayAddress, "noRelayAddress", [.client],
             "Retry later, or connect without a relay. The operator can give a node a relay with `relay.enabled`."),
+        Explanation(
+            .peerHandshakeTimedOut, "peerHandshakeTimedOut", [.sdk],
+            "Check that the address is the device's, and that the network passes TLS; or go through the cluster."),
+        Explanation(
+            .deviceTokenRefused, "deviceTokenRefused", [.client, .sdk],
+            "Ask for access again, through the cluster: this one was granted to another client, or is over."),
+        Explanation(
+            .deviceChannelsFull, "deviceChannelsFull", [.client],
+            "Try again later, or end a playback: the device plays no more recordings at a time."),
+        Explanation(
+            .connectionIdle, "connectionIdle", [.client],
+            "Open the playback again: the device heard nothing of its player for too long."),
+        Explanation(
+            .destinationUnknown, "destinationUnknown", [.client],
+            "Open the playback again: the device has restarted, or never had it."),
+        Explanation(
+            .tokenRefused, "tokenRefused", [.sdk],
+            "Sign in with a new token: the message has the number that the cluster gave, 12001, 12002 or 12004."),
+        Explanation(
+            .deviceDisabled, "deviceDisabled", [.client, .operator],
+            "Ask the integrator or the operator of the cluster, who can enable the device again."),
+        Explanation(
+            .duplicateConnection, "duplicateConnection", [.client],
+            "Open the playback under another id: another client uses this one."),
         Explanation(.deviceBusy, "deviceBusy", [.client], "Retry later: the device has too much to do."),
         Explanation(
             .pathIllegal, "pathIllegal", [.client],
@@ -245,11 +275,17 @@ extension ErrorCode {
             .duplicateMessage, "duplicateMessage", [.client, .sdk],
             "Wait for the answer to the first message. For another command, use another id."),
         Explanation(
+            .sendFailed, "sendFailed", [.sdk],
+            "Retry what may be repeated: the connections broke before the answer, so it may have been carried out."),
+        Explanation(
             .answerTimedOut, "answerTimedOut", [.sdk, .operator],
             "Retry a request that may be repeated: it may have been carried out."),
         Explanation(
             .propertyUnknown, "propertyUnknown", [.client],
             "Check the path. A state or a setting exists once its device has reported it."),
+        Explanation(
+            .modelUnreadable, "modelUnreadable", [.sdk],
+            "Read it as another type: the message names the path and what is there."),
         Explanation(
             .passToServerFailed, "passToServerFailed", [.client],
             "Check the name of the server, and the endpoint of its hook: `apus hooks` shows it."),
@@ -278,13 +314,28 @@ extension ErrorCode {
             .unavailable, "unavailable", [.client, .operator],
             "Retry later, or at a node that provides the service, such as one with a relay."),
         Explanation(
+            .notImplemented, "notImplemented", [.client, .sdk],
+            "Do not retry: the program of the device does not offer this, such as recordings."),
+        Explanation(
             .badParameter, "badParameter", [.client, .operator],
             "Do not retry: correct the parameter that the message names."),
+        Explanation(
+            .recordingListEmpty, "recordingListEmpty", [.client, .sdk],
+            "Choose another time: nothing was recorded then, or it was removed."),
+        Explanation(
+            .recordingListInvalid, "recordingListInvalid", [.sdk],
+            "Update the device: its list of recordings is not one."),
+        Explanation(
+            .alreadyRecording, "alreadyRecording", [.sdk],
+            "Stop the recording before another one is started."),
         Explanation(
             .pictureSizeChanged, "pictureSizeChanged", [.sdk],
             "Write the pictures to another file from now on: this one has a fixed size."),
         Explanation(
             .encoderUnavailable, "encoderUnavailable", [.sdk],
             "Use another codec, install a libavcodec that has the encoder, or set an encoder of your own."),
+        Explanation(
+            .recordingListVersion, "recordingListVersion", [.sdk],
+            "Update the app: the device has a newer list of recordings."),
     ]
 }

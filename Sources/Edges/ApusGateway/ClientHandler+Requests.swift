@@ -161,7 +161,7 @@ extension ClientHandler {
         let device = channel.device
         let after = request.position
         // A viewer that lost its node presents the grant that it received there, and does not wait for the owner.
-        if !request.grant.isEmpty, gateway.service.sessions.isGranted(Array(request.grant), session, device: device) {
+        if !request.grant.isEmpty, gateway.service.isGranted(request.grant, session, channel) {
             return start(channel, after: after, call)
         }
         guard openingCount < gateway.configuration.streamsPerConnectionMax else {
@@ -169,7 +169,9 @@ extension ClientHandler {
         }
         openingCount += 1
         gateway.run { [self] in
-            let result = await gateway.service.sessions.inspect(device, for: session, subscribe: false)
+            // Recordings show more than the present.
+            let result = await gateway.service.sessions.inspect(
+                device, for: session, subscribe: false, control: channel.isPlayback)
             eventLoop.execute { [self] in
                 openingCount -= 1
                 switch result {

@@ -56,7 +56,7 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
                 $0.endpoints = gateway.endpoints(of: channel)
                 $0.grant =
                     name.isEmpty
-                    ? Data(gateway.sessions.grant(session, device: channel.device))
+                    ? Data(gateway.grant(of: channel, session))
                     : handler.grant(for: channel, of: name, isPublished: false, earlier: grant)
             }, correlation: call)
         receipt.open()
@@ -175,5 +175,30 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
             handler.fail(call, error)
         }
         handler.forgetPublished(stream)
+    }
+}
+
+// MARK: - Grants
+
+extension ChannelID {
+    /// A playback of what the device has recorded (IV-C5).
+    var isPlayback: Bool { source >= ClientPlayRequest.playbackSourceMin }
+}
+
+extension Gateway {
+    /// What lets a viewer play the channel at another node. That of a playback is for this channel alone: a client that
+    /// may only watch the device has no such grant.
+    func grant(of channel: ChannelID, _ session: Session) -> [UInt8] {
+        channel.isPlayback
+            ? sessions.grant(session, call: channel, isPublished: false, peer: channel.device)
+            : sessions.grant(session, device: channel.device)
+    }
+
+    func isGranted(_ grant: Data, _ session: Session, _ channel: ChannelID) -> Bool {
+        guard channel.isPlayback else {
+            return sessions.isGranted(Array(grant), session, device: channel.device)
+        }
+        return session.allowedDevices?.contains(channel.device) ?? true
+            && sessions.isGranted(Array(grant), session, call: channel, isPublished: false)
     }
 }

@@ -33,20 +33,20 @@ struct Problem {
     static func status(of code: ErrorCode) -> HTTPResponse.Status {
         switch code {
         case .malformed, .badParameter, .jsonInvalid, .userPropertyName, .callParametersInvalid: .badRequest
-        case .tokenInvalid, .tokenExpired: .unauthorized
-        case .notAllowed, .illegalRelation, .builtInSetting: .forbidden
+        case .tokenInvalid, .tokenExpired, .tokenRefused: .unauthorized
+        case .notAllowed, .illegalRelation, .builtInSetting, .deviceDisabled, .deviceTokenRefused: .forbidden
         case .targetUnknown, .methodUnknown, .pathIllegal, .propertyUnknown, .actionUnknown, .callbackUnknown,
-            .callUnknown, .callRequestFailed:
+            .callUnknown, .callRequestFailed, .destinationUnknown, .notImplemented, .recordingListEmpty:
             .notFound
         case .kicked, .versionConflict, .boundToOtherUser, .boundToThisUser, .otherCustomer, .duplicateMessage,
             .actionFailed, .passToDeviceFailed, .passToServerFailed, .cancelled, .callRejected, .peerHungUp, .onCalling,
             .rejectedByOthers, .answeredByOthers, .callCancelled, .calleeBusy, .remoteStopped, .networkChanged,
-            .enteredBackground:
+            .enteredBackground, .hungUp, .duplicateConnection:
             .conflict
         case .frameTooLarge, .messageTooLarge: .contentTooLarge
-        case .overloaded, .tooManyConnections, .tooManyStreams, .deviceBusy: .tooManyRequests
+        case .overloaded, .tooManyConnections, .tooManyStreams, .deviceBusy, .deviceChannelsFull: .tooManyRequests
         case .deadlineExceeded, .answerTimedOut, .peerTimedOut, .callNotAnswered, .callTimedOut, .mediaConnectFailed,
-            .mediaDisconnected:
+            .mediaDisconnected, .connectionIdle, .openingTimedOut:
             .gatewayTimeout
         case .linkLost, .moved, .noRoute, .noOwnership, .shuttingDown, .unavailable, .noRelayAddress, .targetOffline,
             .staleEpoch,

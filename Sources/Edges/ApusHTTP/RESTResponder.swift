@@ -88,6 +88,8 @@ struct RESTResponder: Sendable {
         let session = try authorized(request, context)
         let services = clients.services
         try services.quotas.take(route.operation.info, of: session.account)
+        // The owner of a device ends its sessions, and this request has none.
+        try await clients.sessions?.checkDevice(session)
         let message = try await message(route, parts, request)
         let work = try route.operation.read(message, .json)
         let call = ClientCall(

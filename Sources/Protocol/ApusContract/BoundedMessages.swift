@@ -90,6 +90,12 @@ extension ClientPublishRequest {
     package static let sourceOfCalls: UInt32 = 65_536
 }
 
+extension ClientPlayRequest {
+    /// Sources from this one on are playbacks of recordings (IV-C5): to play one, a client needs the right to control
+    /// the device.
+    public static let playbackSourceMin: UInt16 = 32_768
+}
+
 extension ClientRegisterPushRequest: BoundedMessage {}
 extension ClientUnregisterPushRequest: BoundedMessage {}
 
@@ -102,6 +108,7 @@ extension ClientCreateCustomerRequest: BoundedMessage {}
 extension ClientListCustomersRequest: BoundedMessage {}
 extension ClientRevokeKeyRequest: BoundedMessage {}
 extension ClientAssignDeviceRequest: BoundedMessage {}
+extension ClientDisableDeviceRequest: BoundedMessage {}
 extension ClientRegisterUserRequest: BoundedMessage {}
 extension ClientReportEventRequest: BoundedMessage {}
 extension ClientNotifyAccountRequest: BoundedMessage {}

@@ -155,7 +155,8 @@ extension AnsweringService {
 
     /// A message that the client may read.
     ///
-    /// - Throws: 8002 if there is none, also if it is another's, so that nobody learns of it.
+    /// - Throws: 8002 if there is none, also if it is another's, so that nobody learns of it; 20011 if it is that of a
+    ///   disabled device.
     private func message(
         _ id: String, _ call: ClientCall
     ) async throws(ApusError) -> Record<AnsweringMessage> {
@@ -166,6 +167,8 @@ extension AnsweringService {
     }
 
     /// A device's messages are its account's, as long as it is bound to that account.
+    ///
+    /// - Throws: 20011 if it is disabled.
     private func may(_ call: ClientCall, read message: AnsweringMessage) async throws(ApusError) -> Bool {
         let session = call.session
         if session.role == .admin { return true }
@@ -174,7 +177,11 @@ extension AnsweringService {
         guard session.role == .app, session.allowedDevices == nil else { return false }
         guard message.party.hasPrefix("device/") else { return true }
         let device = DeviceID(unchecked: String(message.party.dropFirst("device/".count)))
-        return try await sessions.record(of: device)?.account == session.account
+        guard let record = try await sessions.record(of: device), record.account == session.account else {
+            return false
+        }
+        try record.checkEnabled()
+        return true
     }
 }
 

@@ -51,7 +51,8 @@ extension CallService: CallMedia {
         if isLasting { media.end(key, error) } else { media.failed(key) }
     }
 
-    /// What the client may publish and play in the call. If one side has lost its right to the other, the call ends.
+    /// What the client may publish and play in the call. If one side has lost its right to the other, or is a device
+    /// that was disabled, the call ends.
     ///
     /// - Throws: as ``CallMedia/open(_:for:on:onChange:)``.
     private func right(of session: Session, in id: CallID) async throws(ApusError) -> CallMediaRight {
@@ -66,10 +67,9 @@ extension CallService: CallMedia {
         case .unspecified, .UNRECOGNIZED:
             if parties.over {
                 // Who has lost the right learns that, also if the call has ended for it already.
-                guard parties.hasWinner, try await !mayCall(parties.caller, parties.winner) else {
-                    throw ApusError(.callUnknown)
-                }
-                throw ApusError(.illegalRelation)
+                guard parties.hasWinner, let error = try await refusal(of: parties.winner, by: parties.caller)
+                else { throw ApusError(.callUnknown) }
+                throw error
             }
             if parties.hasWinner { throw ApusError(.answeredByOthers) }
             throw ApusError(.callParametersInvalid, "nobody has accepted the call yet")
@@ -78,13 +78,13 @@ extension CallService: CallMedia {
         // Before the right is checked: if it is lost meanwhile, the session ends.
         let device = peer.kind == .device ? DeviceID(unchecked: peer.id) : nil
         if session.role == .app, let device { sessions.uses(device, in: session) }
-        guard try await mayCall(parties.caller, parties.winner) else {
+        if let error = try await refusal(of: parties.winner, by: parties.caller) {
             let failure = CallReport.with {
                 ($0.party, $0.endpoint) = (client.party, client.endpoint.rawValue)
                 ($0.kind, $0.number) = (.failed, ErrorCode.mediaDisconnected.number)
             }
             _ = try? await ref(id).ask(failure, timeout: Self.askTimeout)
-            throw ApusError(.illegalRelation)
+            throw error
         }
         return CallMediaRight(side: side, peer: device)
     }

@@ -40,7 +40,7 @@ extension CallParty {
     /// The party whose calls, or messages, a request names: a device, or an account.
     ///
     /// - Throws: 12004 for another account, and for one whose token is for certain devices; 8002 for a device that does
-    ///   not belong to the account.
+    ///   not belong to the account; 20011 for one that is disabled, except for an operator.
     package init(
         device name: String, account: String, _ call: ClientCall, _ records: SessionRecords
     ) async throws(ApusError) {
@@ -59,6 +59,7 @@ extension CallParty {
             call.session.mayKnow(record),
             call.session.role == .admin || record.account == call.session.account
         else { throw ApusError(.targetUnknown, "no such device") }
+        if call.session.role != .admin { try record.checkEnabled() }
     }
 }
 

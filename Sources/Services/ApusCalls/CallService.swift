@@ -124,8 +124,9 @@ package final class CallService: Service, Sendable {
     /// Places a call (CALL-6).
     ///
     /// - Throws: 10007 after too many calls of this account, −2500 if a parameter is out of range, −2501 for a party
-    ///   that the cluster does not know, 8003 and 12004 for one that this client may not call, 8000 if no called party
-    ///   has a client that takes calls, 21025 for a connection that takes none, 21031 for an id that is not valid.
+    ///   that the cluster does not know, 8003 and 12004 for one that this client may not call, 20011 for a device that
+    ///   is disabled, 8000 if no called party has a client that takes calls, 21025 for a connection that takes none,
+    ///   21031 for an id that is not valid.
     func start(_ request: ClientStartCallRequest, _ call: ClientCall) async throws(ApusError) -> ClientCallInfo {
         let sender = try sender(call)
         guard let connection = call.connection, connections.number(of: connection) != nil else {
@@ -220,29 +221,29 @@ package final class CallService: Service, Sendable {
         return ClientCallInfo(id, try await ref(id).ask(report, timeout: try call.timeLeft()))
     }
 
-    /// An account may have lost its right to the device since the call began. The leg then leaves, which ends the call
-    /// if it is one of two.
+    /// An account may have lost its right to the device since the call began, or the device may have been disabled. The
+    /// leg then leaves, which ends the call if it is one of two.
     ///
-    /// - Throws: 8003.
+    /// - Throws: 8003, 20011.
     private func checkRights(of sender: CallSender, in id: CallID, _ call: ClientCall) async throws(ApusError) {
         let parties = try await ref(id).ask(
             CallPeek.with { ($0.party, $0.endpoint) = (sender.party, sender.endpoint.rawValue) },
             timeout: try call.timeLeft())
-        var isAllowed = false
+        var found: ApusError? = ApusError(.illegalRelation)
         if sender.party == parties.caller {
-            for called in parties.called where !isAllowed {
-                isAllowed = try await mayCall(sender.party, called)
+            for called in parties.called where found != nil {
+                found = try await refusal(of: called, by: sender.party)
             }
         } else {
-            isAllowed = try await mayCall(parties.caller, sender.party)
+            found = try await refusal(of: sender.party, by: parties.caller)
         }
-        guard !isAllowed else { return }
+        guard let error = found else { return }
         let leave = CallReport.with {
             ($0.party, $0.endpoint, $0.session) = (sender.party, sender.endpoint.rawValue, sender.session)
             $0.kind = .hungUp
         }
         _ = try? await ref(id).ask(leave, timeout: try call.timeLeft())
-        throw ApusError(.illegalRelation)
+        throw error
     }
 
     private func sender(_ call: ClientCall) throws(ApusError) -> CallSender {
@@ -289,33 +290,42 @@ package final class CallService: Service, Sendable {
         var parties: [CallParty] = []
         for target in request.targets {
             let party = try target.device.isEmpty ? Self.account(target.account) : .device(Self.device(target))
-            guard try await mayCall(.device(device), party) else { throw ApusError(.illegalRelation) }
+            if let error = try await refusal(of: party, by: .device(device)) { throw error }
             parties.append(party)
         }
         return try Self.unique(parties)
     }
 
-    /// An account may call the devices that it may control; a device the accounts that may use it, and the devices of
-    /// its account.
+    /// Why a party may not call another: 8003, or 20011 if one of them is a disabled device. An account may call the
+    /// devices that it may control; a device the accounts that may use it, and the devices of its account.
     ///
+    /// - Returns: nil if it may.
     /// - Throws: −2501 for a device that the cluster does not know.
-    func mayCall(_ caller: CallParty, _ called: CallParty) async throws(ApusError) -> Bool {
+    func refusal(of called: CallParty, by caller: CallParty) async throws(ApusError) -> ApusError? {
         func record(_ party: CallParty) async throws(ApusError) -> DeviceRecord {
             guard let found = try await records.sessions.record(of: DeviceID(unchecked: party.id)) else {
                 throw ApusError(.callRequestFailed, "no such device")
             }
             return found
         }
+        var devices: [DeviceRecord] = []
+        let isAllowed: Bool
         switch (caller.kind, called.kind) {
         case (.account, .device):
-            let right = try await record(called).right(of: AccountID(unchecked: caller.id))
-            return right == .own || right == .control
-        case (.device, .account): return try await record(caller).right(of: AccountID(unchecked: called.id)) != nil
+            devices = [try await record(called)]
+            let right = devices[0].right(of: AccountID(unchecked: caller.id))
+            isAllowed = right == .own || right == .control
+        case (.device, .account):
+            devices = [try await record(caller)]
+            isAllowed = devices[0].right(of: AccountID(unchecked: called.id)) != nil
         case (.device, .device):
-            let (own, other) = (try await record(caller).account, try await record(called).account)
-            return own != nil && own == other
-        default: return false
+            devices = [try await record(caller), try await record(called)]
+            isAllowed = devices[0].account != nil && devices[0].account == devices[1].account
+        default: isAllowed = false
         }
+        // Who has no right does not learn that the device is disabled.
+        guard isAllowed else { return ApusError(.illegalRelation) }
+        return devices.contains(where: \.isDisabled) ? ApusError(.deviceDisabled) : nil
     }
 
     private func devicePartyOfApp(

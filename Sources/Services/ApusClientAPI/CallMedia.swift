@@ -13,8 +13,8 @@ package protocol CallMedia: Sendable {
     ///
     /// - Returns: its side, and the device on the other one, if it is one.
     /// - Throws: −2508 if there is no such call or it is over, −2500 if nobody has accepted it yet, −2522 if another
-    ///   client has, 8003 if the client has no part in it or has lost its right to the other side, 12004 for a session
-    ///   that takes no calls; 10005, 10010 and 10021 if the call cannot be asked.
+    ///   client has, 8003 if the client has no part in it or has lost its right to the other side, 20011 if a device in
+    ///   it was disabled, 12004 for a session that takes no calls; 10005, 10010 and 10021 if the call cannot be asked.
     func open(
         _ call: String, for session: Session, on connection: any ClientConnection,
         onChange: @escaping @Sendable (CallMediaChange) -> Void

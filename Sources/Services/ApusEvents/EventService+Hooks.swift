@@ -264,9 +264,13 @@ extension EventService {
     }
 
     /// The integrator whose servers a client reaches.
+    ///
+    /// - Throws: 20011 if the client is a device that is disabled.
     private func customer(of session: Session) async throws(ApusError) -> String {
         if let device = session.device {
-            return try await sessions.record(of: device)?.customer?.rawValue ?? CustomerID.none
+            let record = try await sessions.record(of: device)
+            try record?.checkEnabled()
+            return record?.customer?.rawValue ?? CustomerID.none
         }
         return try await sessions.user(session.account)?.customer.rawValue ?? CustomerID.none
     }

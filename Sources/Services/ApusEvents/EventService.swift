@@ -117,7 +117,7 @@ package final class EventService: Service, Sendable {
     /// A device reports an event.
     ///
     /// - Throws: 10007 after too many events, 21031 if the event is not valid, 8003 if the device is bound to no
-    ///   account.
+    ///   account, 20011 if it is disabled.
     private func report(_ request: ClientReportEventRequest, _ call: ClientCall) async throws(ApusError) {
         guard let device = call.session.device else { throw ApusError(.notAllowed, "a device reports its events") }
         guard reports.withLock({ $0.take(device.rawValue, at: .now()) }) else {
@@ -127,6 +127,7 @@ package final class EventService: Service, Sendable {
         guard let record = try await sessions.record(of: device), let owner = record.account else {
             throw ApusError(.illegalRelation, "the device is bound to no account")
         }
+        try record.checkEnabled()
         try await publish(
             event, to: [owner] + record.shares.map(\.account), owner: owner,
             customer: record.customer?.rawValue ?? CustomerID.none, request: call.request)
@@ -240,10 +241,16 @@ extension EventService: RelationObserver {
                 ("shared", share.account, #"{"account":"\#(share.account)","control":\#(share.control)}"#)
             case .unshare(let account): ("unshared", account, #"{"account":"\#(account)"}"#)
             case .assign: ("", nil, "")
+            // A repeated request is no news.
+            case .disable(let isDisabled):
+                (isDisabled == before?.isDisabled ? "" : isDisabled ? "disabled" : "enabled", nil, "")
             }
         guard !name.isEmpty, let owner = before?.account ?? other else { return }
         var accounts = [owner] + [other].compactMap(\.self).filter { $0 != owner }
-        if case .unbind = change { accounts += before?.shares.map(\.account) ?? [] }
+        switch change {
+        case .unbind, .disable: accounts += before?.shares.map(\.account) ?? []
+        case .bind, .transfer, .share, .unshare, .assign: break
+        }
         if case .transfer = change { accounts += (before?.shares.map(\.account) ?? []).filter { $0 != other } }
         do throws(ApusError) {
             let event = try ClientAccountEvent(.share, name: name, json: json, device: device, at: now)

@@ -145,7 +145,9 @@ extension FirmwareService {
             guard text.isEmpty || text == own.rawValue else {
                 throw ApusError(.notAllowed, "a device asks about its own firmware only")
             }
-            return Subject(device: own, customer: try await sessionRecords.record(of: own)?.customer?.rawValue ?? "")
+            let record = try await sessionRecords.record(of: own)
+            try record?.checkEnabled()
+            return Subject(device: own, customer: record?.customer?.rawValue ?? "")
         }
         let device = try DeviceID(checking: text, "the device's id")
         if session.role == .app {

@@ -548,7 +548,8 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         at index: Dictionary<String, Entry>.Index, _ answer: EdgeAnswer, _ version: UInt64
     ) -> [Action]? {
         switch answer {
-        case .failed(let error) where [.kicked, .boundToOtherUser, .tokenInvalid].contains(error.code):
+        case .failed(let error)
+        where [.kicked, .boundToOtherUser, .tokenInvalid, .deviceDisabled].contains(error.code):
             entries.values[index].toldVersion = version
             return drop(at: index, error)
         case .failed:
@@ -572,7 +573,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         _ device: DeviceID, at index: Dictionary<String, Entry>.Index, _ answer: EdgeAnswer, _ version: UInt64
     ) -> Bool {
         if case .failed(let error) = answer {
-            guard [.targetUnknown, .illegalRelation].contains(error.code) else { return false }
+            guard [.targetUnknown, .illegalRelation, .deviceDisabled].contains(error.code) else { return false }
             // The session has no permission any more, so there is nothing left to send.
             if entries.values[index].subscriptions[device]?.version == version {
                 entries.values[index].subscriptions[device]?.isWanted = false
@@ -624,7 +625,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
 
     /// True if the owner, or its node, did not accept the request.
     private static func isRefusal(_ error: ApusError) -> Bool {
-        [.targetUnknown, .illegalRelation, .overloaded].contains(error.code)
+        [.targetUnknown, .illegalRelation, .deviceDisabled, .overloaded].contains(error.code)
     }
 
     private static func end(_ links: [Link], _ error: ApusError) -> [Action] {

@@ -37,9 +37,9 @@ package actor IdentityActor {
             configuration: context.configuration.presence, epoch: epoch, now: .now(), wallSeconds: wallSeconds())
     }
 
-    /// Registers a session's place. Throws 8023 if the device is bound to another account, 8024 if
-    /// the account is not of the device's customer, 10006 if the place was gone
-    /// before the records were read.
+    /// Registers a session's place. Throws 8023 if the device is bound to another account, 8024 if the account is not
+    /// of the device's customer, 20011 if the device is disabled, 12001 if its token was issued before it was unbound
+    /// or transferred, 10006 if the place was gone before the records were read.
     package func register(_ message: SessionRegister) async throws(ApusError) -> SessionRegistered {
         let place = try SessionPlace(message.place)
         let arrival = arrives(place)
@@ -47,6 +47,8 @@ package actor IdentityActor {
         if address.kind == .device { try await bind(to: message.account, issued: message.issuedS) }
         await readMemory()
         try checkStillHere(arrival)
+        // It may have been disabled meanwhile.
+        try record?.checkEnabled()
         var order: SessionOrder?
         if message.hasOrder {
             order = SessionOrder(message.order)
@@ -78,8 +80,9 @@ package actor IdentityActor {
     }
 
     /// Returns the device's presence if the account may access it, and subscribes the place if requested.
-    /// Throws 8002 if the device is not known, 8003 if the account has no right to it, 12004 if it may not control it,
-    /// 10007 if it has too many subscribers, 10006 if the place was gone before the records were read.
+    /// Throws 8002 if the device is not known, 8003 if the account has no right to it, 20011 if it has one and the
+    /// device is disabled, 12004 if it may not control it, 10007 if it has too many subscribers, 10006 if the place was
+    /// gone before the records were read.
     package func inspect(_ message: SessionInspect) async throws(ApusError) -> SessionInspected {
         let place = message.subscribe ? try SessionPlace(message.place) : nil
         let arrival = place.map { arrives($0) }
@@ -89,6 +92,7 @@ package actor IdentityActor {
         guard let right = AccountID(rawValue: message.account).flatMap({ record.right(of: $0) }) else {
             throw ApusError(.illegalRelation)
         }
+        try record.checkEnabled()
         guard !message.control || right != .view else {
             throw ApusError(.notAllowed, "the device is shared with this account for watching and reading only")
         }
@@ -104,7 +108,8 @@ package actor IdentityActor {
         }
     }
 
-    /// Changes which accounts may use the device (IV-B8, IV-B10). Durable on return; other nodes read it soon after.
+    /// Changes which accounts may use the device (IV-B8, IV-B10), or whether it can be used (IV-C16). Durable on
+    /// return; other nodes read it soon after.
     ///
     /// - Throws: as ``SessionRecords/relate(_:epoch:_:by:now:keepSeconds:)``.
     package func relate(_ message: SessionRelate) async throws(ApusError) -> SessionRelated {
@@ -121,8 +126,12 @@ package actor IdentityActor {
             keepSeconds: context.configuration.grantLifetime.components.seconds + Self.keepSecondsMore)
         isRecordRead = true
         changeCount += 1
+        // Also after a repeated request: the device may have registered between the write and its answer.
+        if change == .disable(true) {
+            for place in machine.places { context.kick(place, .deviceDisabled, nil, epoch) }
+        }
         log.notice(
-            "The accounts of a device were changed",
+            change.report,
             metadata: [
                 LogKey.device: "\(device)", LogKey.account: "\(record?.account?.rawValue ?? "none")",
                 LogKey.count: "\(record?.shares.count ?? 0)",
@@ -189,7 +198,7 @@ package actor IdentityActor {
     }
 
     /// Binds the device to the account of its token, once. Later tokens must name the same account (8023). A token that
-    /// was issued before the device was unbound or transferred is refused (12001).
+    /// was issued before the device was unbound or transferred is refused (12001), and so is a disabled device (20011).
     private func bind(to text: String, issued: Int64) async throws(ApusError) {
         guard let account = AccountID(rawValue: text) else { throw ApusError(.malformed) }
         try await readRecord()
@@ -198,8 +207,10 @@ package actor IdentityActor {
         }
         if let bound = record?.account {
             guard bound == account else { throw ApusError(.boundToOtherUser) }
+            try record?.checkEnabled()
             return
         }
+        try record?.checkEnabled()
         guard let device = DeviceID(rawValue: address.key) else { throw ApusError(.malformed) }
         var new = record ?? DeviceRecord(device: device, epoch: epoch)
         (new.account, new.epoch) = (account, epoch)
@@ -237,6 +248,17 @@ package actor IdentityActor {
         if !isRecordRead {
             record = record ?? read
             isRecordRead = read != nil
+        }
+    }
+}
+
+extension DeviceRelationChange {
+    /// For the log.
+    fileprivate var report: Logger.Message {
+        switch self {
+        case .bind, .unbind, .transfer, .share, .unshare, .assign: "The accounts of a device were changed"
+        case .disable(true): "A device was disabled"
+        case .disable(false): "A device was enabled"
         }
     }
 }

@@ -9,12 +9,15 @@ import Synchronization
 // coexist, and so may sockets of one session, until the client closes those that it does not need.
 
 extension SessionService {
-    /// Authenticates a client and registers its session. Fails with 12001, 12002, 12003, 8023, and with 10007 if there
-    /// are too many sessions.
+    /// Authenticates a client and registers its session. Fails with 12001, 12002, 12003, 8023, 20011, and with 10007 if
+    /// there are too many sessions.
     package func open(_ hello: ClientHello, link: any ClientLink) async -> Result<OpenedSession, ApusError> {
         do throws(ApusError) {
             let (identified, ticketExpires, isForOneUse) = try identify(hello)
-            if let ticketExpires { return .success(try resumed(identified, ticketExpires: ticketExpires, link)) }
+            if let ticketExpires {
+                if mayBeDisabled(identified) { try await checkDevice(identified) }
+                return .success(try resumed(identified, ticketExpires: ticketExpires, link))
+            }
             if isForOneUse {
                 try await revocations.use(
                     identified.token, instance: identified.instance, wallSeconds: wallSeconds())
@@ -26,9 +29,11 @@ extension SessionService {
     }
 
     /// Admits a client by its ticket alone, without waiting for another node. Fails with 10007 if there are too many
-    /// sessions. Returns nil if it has no valid ticket; then call ``open(_:link:)``.
+    /// sessions. Returns nil if it has no valid ticket, or is a device that may be disabled; then call
+    /// ``open(_:link:)``.
     package func resume(_ hello: ClientHello, link: any ClientLink) -> Result<OpenedSession, ApusError>? {
-        guard !hello.ticket.isEmpty, let (session, ticketExpires) = try? ticketed(hello) else { return nil }
+        guard !hello.ticket.isEmpty, let (session, ticketExpires) = try? ticketed(hello), !mayBeDisabled(session)
+        else { return nil }
         return Result { () throws(ApusError) in try resumed(session, ticketExpires: ticketExpires, link) }
     }
 

@@ -40,6 +40,7 @@ extension SessionService {
         switch action {
         case .ask(let question):
             let answer = await ask(question)
+            if case .failed(let error) = answer, error.code == .deviceDisabled { noteDisabled(question.session) }
             let now = MonotonicTime.now()
             let actions = state.withLock { $0.edge.answered(question, answer, now: now) }
             logPause(answer, question, actions)

@@ -40,6 +40,7 @@ package final class SessionService: Service, Sendable {
     struct State {
         var edge: EdgeMachine
         var alarms = IdentityAlarms<IdentityActor>()
+        var disabled = DisabledDevices()
         /// Identities that are active here. The registry bounds and owns them.
         var identities: [WeakIdentity] = []
         private var sweepAt = 64
@@ -203,8 +204,8 @@ package final class SessionService: Service, Sendable {
 
     // MARK: - For the edges
 
-    /// Checks the permission to use a device, and returns the presence. Fails with 8002, 8003, 12004, and 10007 beyond
-    /// a limit.
+    /// Checks the permission to use a device, and returns the presence. Fails with 8002, 8003, 12004, 20011, and 10007
+    /// beyond a limit.
     /// - Parameter control: also to change settings and to send commands (IV-B10).
     package func inspect(
         _ device: DeviceID, for session: Session, subscribe: Bool, control: Bool = false
@@ -265,8 +266,8 @@ package final class SessionService: Service, Sendable {
         return !peers.contains { revocations.hasLost(session.account, $0) }
     }
 
-    /// Changes which accounts may use a device (IV-B8, IV-B10). Durable on return; every node acts on it within a
-    /// second.
+    /// Changes which accounts may use a device (IV-B8, IV-B10), or whether it can be used (IV-C16). Durable on return;
+    /// every node acts on it within a second.
     ///
     /// - Throws: 12004 if the token is for certain devices only: temporary access does not include who may use a device
     ///   (IV-A3); otherwise as ``SessionRecords/relate(_:epoch:_:by:now:keepSeconds:)``.

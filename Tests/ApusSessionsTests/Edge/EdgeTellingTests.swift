@@ -78,7 +78,7 @@ struct EdgeTellingTests {
 
     @Test(
         "A session that its owner does not know as the newest ends",
-        arguments: [ErrorCode.kicked, .boundToOtherUser, .tokenInvalid])
+        arguments: [ErrorCode.kicked, .boundToOtherUser, .tokenInvalid, .deviceDisabled])
     func superseded(code: ErrorCode) {
         var bench = Bench()
         _ = bench.resume(Bench.session("s", order: Bench.order(5)), 1)
@@ -213,7 +213,7 @@ struct EdgeTellingTests {
 
     @Test("A subscription that was refused leaves nothing to be told")
     func subscriptionRefused() throws {
-        for code in [ErrorCode.targetUnknown, .illegalRelation, .overloaded] {
+        for code in [ErrorCode.targetUnknown, .illegalRelation, .deviceDisabled, .overloaded] {
             var bench = bench()
             let number = try asking(&bench)
             #expect(bench.machine.subscribed("s", Bench.camera, number, ApusError(code)).isEmpty)
@@ -273,7 +273,7 @@ struct EdgeTellingTests {
 
     @Test(
         "A subscription that the next owner does not allow ends",
-        arguments: [ErrorCode.targetUnknown, .illegalRelation])
+        arguments: [ErrorCode.targetUnknown, .illegalRelation, .deviceDisabled])
     func notAllowed(code: ErrorCode) {
         var bench = bench()
         bench.subscribe("s", Bench.camera)

@@ -1,3 +1,4 @@
+import ApusCore
 import Testing
 
 @Suite("Tidy: requirements and their tests")
@@ -9,6 +10,13 @@ struct RequirementTests {
         let row = try #require(Requirements.rows.first { $0.id == id })
         let tests = Requirements.tests(citing: id)
         #expect(tests.isEmpty == row.isMissing, "\(id): \(tests.map(\.name))")
+    }
+
+    @Test(
+        "Each number of the contract is expected by a test with a real cluster",
+        arguments: Requirements.numbers + Requirements.callNumbers)
+    func expected(number: Int32) {
+        #expect(!Requirements.suites(expecting: number).isEmpty, "\(ErrorCode(number: number))")
     }
 
     @Test("An id is cited by itself, in a list and in a range, and not by a longer one")

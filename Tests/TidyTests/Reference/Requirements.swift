@@ -55,8 +55,12 @@ enum Requirements {
         Row("IV-B8", "bind a device to a user of its customer"),
         Row("IV-B9", "subscribe to a device's state and events"),
         Row("IV-B10", "unbind, share and transfer a device"),
+        Row("IV-C5", "what a device has recorded is played, with pause, resume and another time"),
+        Row("IV-C6", "a playback is prepared, so that it begins sooner"),
         Row("IV-C7", "talk on and off"),
         Row("IV-C8", "the camera is opened, switched and closed; video in both directions"),
+        Row("IV-C12", "record while playing"),
+        Row("IV-C16", "the numbers between apps and devices"),
         Row("IV-D1", "the model has four roots"),
         Row("IV-D2", "the shape of a leaf"),
         Row("IV-D3", "read a property, or the whole model"),
@@ -128,6 +132,21 @@ enum Requirements {
         ErrorCode.explanations.contains { $0.code.number == number && $0.receivers != [.nobody] }
     }
 
+    /// The suites of end-to-end tests that expect the number: by its name in the code, or as it is printed.
+    static func suites(expecting number: Int32) -> [String] {
+        let name = ErrorCode.explanations.first { $0.code.number == number }?.name ?? ""
+        let texts = [".\(name)", "\(number)", "\(number)".replacing("-", with: "−")]
+        return SourceTree.files.filter { file in
+            file.path.hasPrefix("Tests/ClusterTests/") && file.isSwift
+                && texts.contains { text in
+                    file.text.ranges(of: text).contains { range in
+                        let next = file.text[range.upperBound...].first
+                        return !(next?.isLetter ?? false) && !(next?.isNumber ?? false)
+                    }
+                }
+        }.map { String($0.name.dropLast(".swift".count)) }.filter { $0.hasSuffix("Tests") }.sorted()
+    }
+
     static func document() -> String {
         let table = ReferenceDocument.table(
             ["id", "requirement", "tests"],
@@ -147,13 +166,23 @@ enum Requirements {
             \(table)
             ## Numbers
 
-            \(numbers.count - missing.count) of the \(numbers.count) numbers of the contract are raised, as
-            [errors.md](errors.md) says.\(others(missing))
+            \(numbers.count - missing.count) of the \(numbers.count) numbers of the contract and
+            \(callNumbers.count - missingOfCalls.count) of the \(callNumbers.count) numbers of calls are raised, as
+            [errors.md](errors.md) says.\(others(missing + missingOfCalls)) These suites of tests with real clusters
+            expect them:
 
-            Of the \(callNumbers.count) numbers of calls \(callNumbers.count - missingOfCalls.count) are
-            raised.\(others(missingOfCalls))
+            \(numberTable)
 
             """
+    }
+
+    private static var numberTable: String {
+        ReferenceDocument.table(
+            ["number", "meaning", "suites"],
+            (numbers + callNumbers).map { number in
+                let suites = suites(expecting: number).joined(separator: ", ")
+                return ["\(number)", ErrorCode(number: number).summary, suites.isEmpty ? "none" : suites]
+            })
     }
 
     private static func others(_ numbers: [Int32]) -> String {

@@ -31,7 +31,8 @@ public struct LocalAccess: Sendable, Codable, CustomStringConvertible {
     ///   - json: the leaf, such as `{"setVal":3}`, or the value if the path ends with `.setVal`.
     ///   - timeout: for all addresses together.
     /// - Returns: the value that the device has now, in JSON.
-    /// - Throws: 21022 if the device cannot be reached or does not accept this access, 20105 for a built-in setting,
+    /// - Throws: 21022 if the device cannot be reached, 20005 if it does not answer the handshake, 20006 if it does not
+    ///   accept this access, or no longer, 20105 for a built-in setting,
     ///   20101 if the device has no such setting, 20102 if the text is not JSON of the right shape, 8003, 12001, 12002
     ///   and 12004 if the right to control the device is lost, 21002 if the device does not answer in time.
     public func writeProperty(
@@ -50,12 +51,16 @@ public struct LocalAccess: Sendable, Codable, CustomStringConvertible {
                     hello, request, at: address, identity: grant.identity, key: [UInt8](key),
                     handshakeTimeout: left / (addresses.count - index), timeout: left)
             } catch {
-                guard error.code == .connectFailed else { throw error }
-                last = error
+                guard Self.nextAddress.contains(error.code) else { throw error }
+                // What a device has said tells more than that nobody is at its other addresses.
+                if last.code != .deviceTokenRefused { last = error }
             }
         }
         throw last
     }
+
+    /// Another host may be at the address.
+    private static let nextAddress: [ErrorCode] = [.connectFailed, .peerHandshakeTimedOut, .deviceTokenRefused]
 
     /// What the device answers to the request for access, in JSON.
     package struct Grant: Codable, Sendable {

@@ -18,6 +18,7 @@ final class LocalExchange: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     private let request: ClientLocalWriteRequest
     private let answer: EventLoopPromise<String>
     private var decoder = LinkFrameDecoder(lengthMax: LocalKey.frameByteCountMax)
+    private var isConnected = false
     private var isSecured = false
 
     private init(_ hello: ClientLocalHello, _ request: ClientLocalWriteRequest, _ answer: EventLoopPromise<String>) {
@@ -25,7 +26,8 @@ final class LocalExchange: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     }
 
     /// - Returns: the value that the device has now.
-    /// - Throws: 21022 before the device has answered anything, otherwise what it answers, 21002 after the time-out, or
+    /// - Throws: 21022 without a connection, 20005 if TLS is not established in time, 20006 if the device does not
+    ///   accept the key, otherwise what it answers, 21002 after the time-out, or
     ///   21023 if the connection breaks after the request was sent.
     static func run(
         _ hello: ClientLocalHello, _ request: ClientLocalWriteRequest, at address: HostPort, identity: String,
@@ -44,7 +46,9 @@ final class LocalExchange: ChannelInboundHandler, @unchecked Sendable {  // SAFE
             let exchange = LocalExchange(hello, request, answer)
             let alarms = [
                 loop.scheduleTask(in: TimeAmount(handshakeTimeout)) {
-                    if !exchange.isSecured { answer.fail(ApusError(.connectFailed, "\(address) does not answer")) }
+                    guard !exchange.isSecured else { return }
+                    let code: ErrorCode = exchange.isConnected ? .peerHandshakeTimedOut : .connectFailed
+                    answer.fail(ApusError(code, "\(address) does not answer"))
                 },
                 loop.scheduleTask(in: TimeAmount(timeout)) { answer.fail(ApusError(.answerTimedOut)) },
             ]
@@ -66,6 +70,11 @@ final class LocalExchange: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         } catch {
             throw error as? ApusError ?? ApusError(.connectFailed, "TLS with the device fails: \(error)")
         }
+    }
+
+    func channelActive(context: ChannelHandlerContext) {
+        isConnected = true
+        context.fireChannelActive()
     }
 
     func userInboundEventTriggered(context: ChannelHandlerContext, event: Any) {
@@ -113,6 +122,7 @@ final class LocalExchange: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         answer.fail(
             isSecured
                 ? ApusError(.notConnected, "the connection to the device broke: \(reason)")
-                : ApusError(.connectFailed, "the device does not accept this access; ask for another one: \(reason)"))
+                : ApusError(
+                    .deviceTokenRefused, "the device does not accept this access; ask for another one: \(reason)"))
     }
 }

@@ -1,9 +1,8 @@
 public import ApusCore
 public import ApusMedia
 import ApusThreads
-import DequeModule
 import Glibc
-import NIOCore
+package import NIOCore
 import Synchronization
 
 /// Records a player's frames into a fragmented MP4 file, without re-encoding.
@@ -18,18 +17,14 @@ public final class MP4Recorder: Sendable {
     public static let queueByteCountMax = 256 << 20
 
     private struct State {
-        var frames = Deque<MediaFrame>()
-        var byteCount = 0
-        var isClosed = false
-        var framesLost: UInt64 = 0
         var framesRecorded = 0
         var failure: ApusError?
     }
 
     private let path: String
     private let file: Int32
+    private let queue = FrameQueue(byteCountMax: MP4Recorder.queueByteCountMax)
     private let state = Mutex(State())
-    private let signal = Signal()
     private let thread = Mutex<OSThread?>(nil)
 
     /// Creates the file, or empties it.
@@ -52,24 +47,12 @@ public final class MP4Recorder: Sendable {
     /// The number of frames in the file, once ``finish()`` has returned.
     public var framesRecorded: Int { state.withLock { $0.framesRecorded } }
     /// Frames that were dropped because of a slow or full disk.
-    public var framesLost: UInt64 { state.withLock { $0.framesLost } }
+    public var framesLost: UInt64 { queue.framesLost }
     /// The error that stopped the recording, if any: 10021, or 10026 for a stream that MP4 cannot hold.
     public var failure: ApusError? { state.withLock { $0.failure } }
 
     /// Adds a frame from a player, including repeated configurations. Returns at once.
-    public func write(_ frame: MediaFrame) {
-        let bytes = frame.payload.readableBytes
-        let isTaken = state.withLock { state in
-            guard !state.isClosed, state.failure == nil, state.byteCount + bytes <= Self.queueByteCountMax else {
-                state.framesLost += 1
-                return false
-            }
-            state.frames.append(frame)
-            state.byteCount += bytes
-            return true
-        }
-        if isTaken { signal.wake() }
-    }
+    public func write(_ frame: MediaFrame) { queue.put(frame) }
 
     /// Writes the remaining frames, ends the file and closes it. Blocks until that is done.
     ///
@@ -77,8 +60,7 @@ public final class MP4Recorder: Sendable {
     /// - Throws: 10021 if the disk is full or failed; 10026 if nothing could be recorded.
     @discardableResult
     public func finish() throws(ApusError) -> Int {
-        state.withLock { $0.isClosed = true }
-        signal.wake()
+        queue.close()
         thread.withLock { $0.take() }?.join()
         if let failure { throw failure }
         return framesRecorded
@@ -87,37 +69,35 @@ public final class MP4Recorder: Sendable {
     private func run(_ initial: consuming FragmentedMP4Writer) {
         var writer = initial
         defer { close(file) }
-        while true {
-            signal.wait()
-            let (batch, isClosed) = state.withLock { state in
-                defer {
-                    state.frames = Deque()
-                    state.byteCount = 0
-                }
-                return (state.frames, state.isClosed)
+        do throws(ApusError) {
+            while true {
+                let (frames, isClosed) = queue.take()
+                for frame in frames { try put(writer.write(frame)) }
+                guard isClosed else { continue }
+                try put(writer.finish())
+                let count = writer.frameCount
+                return state.withLock { $0.framesRecorded = count }
             }
-            do throws(ApusError) {
-                for frame in batch { try put(writer.write(frame)) }
-                if isClosed {
-                    try put(writer.finish())
-                    let count = writer.frameCount
-                    return state.withLock { $0.framesRecorded = count }
-                }
-            } catch {
-                state.withLock { state in
-                    state.failure = error
-                    state.framesLost += UInt64(state.frames.count)
-                    state.frames = Deque()
-                }
-                return
-            }
+        } catch {
+            state.withLock { $0.failure = error }
+            queue.fail()
         }
     }
 
     private func put(_ bytes: ByteBuffer) throws(ApusError) {
-        guard bytes.readableBytes > 0, let number = writeAll(file, Array(bytes.readableBytesView)) else { return }
+        guard let number = Self.append(bytes, to: file) else { return }
+        throw Self.unwritable(path, number)
+    }
+
+    /// - Returns: nil, or the errno that stopped it.
+    package static func append(_ bytes: ByteBuffer, to file: Int32) -> Int32? {
+        bytes.readableBytes > 0 ? writeAll(file, Array(bytes.readableBytesView)) : nil
+    }
+
+    /// 10021: the file of a recording cannot be written.
+    package static func unwritable(_ path: String, _ number: Int32) -> ApusError {
         let advice = number == ENOSPC ? "; the disk is full: make room or record elsewhere" : ""
-        throw ApusError(
+        return ApusError(
             .storageFailed, "the recording \(path) cannot be written: \(String(cString: strerror(number)))\(advice)")
     }
 }

@@ -66,7 +66,7 @@ public struct CallActions: Sendable {
         do throws(ApusError) {
             _ = try await session.report(event, of: call, code: code)
         } catch {
-            if error.code == .callUnknown || error.code == .illegalRelation { finished(error) }
+            if [.callUnknown, .illegalRelation, .deviceDisabled].contains(error.code) { finished(error) }
             throw error
         }
     }

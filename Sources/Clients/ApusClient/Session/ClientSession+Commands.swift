@@ -62,9 +62,10 @@ extension ClientSession {
     /// The request is repeated while nodes fail, and the device carries it out once.
     ///
     /// - Throws: 8000 if the device is offline, 8002 and 8003 if this account has no such device, 20100 if the device
-    /// is   busy, 20101 and 20102 for a wrong path or JSON, 20103 if the action failed, 20104 if the device does not
-    /// know   it, 21000 if this session waits for the same action already, 21002 if there is no answer in time, 21025
-    /// if this   session is offline.
+    /// is busy, 20101 and 20102 for a wrong path or JSON, 20103 if the action failed, 20104 if the device does not
+    /// know it, 21000 if this session waits for the same action already, 21002 if there is no answer in time, 21025
+    /// if this session is offline, 21001 if its connections broke and the device may have received it, 20010 if the
+    /// cluster has refused its token.
     public func performAction(
         _ path: String, json: String, on device: DeviceID, timeout: Duration = commandTimeout
     ) async throws(ApusError) -> String {
@@ -204,11 +205,13 @@ extension ClientSession {
 
     /// Repeats a request that changes nothing if it is repeated, while nodes fail.
     ///
-    /// - Throws: 21025 if no node was connected for five seconds, or the last error at the deadline.
+    /// - Throws: 21025 if no node was connected for five seconds, 21001 if connections broke after the request was sent
+    ///   and it could not be sent again, or the last error at the deadline.
     package func repeating<T: Sendable>(
         until deadline: MonotonicTime, _ request: @Sendable (Duration) async throws(ApusError) -> T
     ) async throws(ApusError) -> T {
         var offlineSince: MonotonicTime?
+        var wasSent = false
         while true {
             do throws(ApusError) {
                 return try await request(max(.milliseconds(1), deadline - .now()))
@@ -217,14 +220,18 @@ extension ClientSession {
                     throw error.code == .deadlineExceeded ? ApusError(.answerTimedOut, error.message) : error
                 }
                 let now = MonotonicTime.now()
+                if error.code == .linkLost { wasSent = true }
+                let failure = wasSent && [.notConnected, .linkLost].contains(error.code) ? ApusError(.sendFailed) : nil
                 if error.code == .notConnected {
                     let since = offlineSince ?? now
                     offlineSince = since
-                    guard now - since < Self.reconnectTime, now < deadline else { throw ApusError(.unavailable) }
+                    guard now - since < Self.reconnectTime, now < deadline else {
+                        throw failure ?? ApusError(.unavailable)
+                    }
                 } else {
                     offlineSince = nil
                 }
-                guard now + Self.repeatDelay < deadline else { throw error }
+                guard now + Self.repeatDelay < deadline else { throw failure ?? error }
             }
             guard (try? await Task.sleep(for: Self.repeatDelay)) != nil else { throw ApusError(.cancelled) }
         }

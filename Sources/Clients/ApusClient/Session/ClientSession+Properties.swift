@@ -1,5 +1,6 @@
 public import ApusContract
 public import ApusCore
+import Foundation
 import SwiftProtobuf
 
 // The thing models of devices (IV-D1 to IV-D10, docs/things.md).
@@ -42,6 +43,26 @@ extension ClientSession {
             throw ApusError(.answerTimedOut, error.message)
         }
     }
+
+    /// Reads a part of a device's model as a type of Swift, such as a setting's value as an `Int`:
+    ///
+    ///     let volume = try await session.readProperty(of: device, path: "ProWritable.volume.setVal", as: Int.self)
+    ///
+    /// - Throws: 21004 if the JSON is not of this type, otherwise as ``readProperty(of:path:maxAge:)``.
+    public func readProperty<T: Decodable & Sendable>(
+        of device: DeviceID, path: String, maxAge: Duration? = nil, as type: T.Type
+    ) async throws(ApusError) -> T {
+        let json = try await readProperty(of: device, path: path, maxAge: maxAge).json
+        do {
+            return try JSONDecoder().decode(type, from: Data(json.utf8))
+        } catch {
+            let start = UntrustedText.escaped(String(json.prefix(Self.quotedMax)))
+            throw ApusError(.modelUnreadable, "\(path) cannot be read as \(type); it is \(start)")
+        }
+    }
+
+    /// Characters of a value in an error.
+    private static var quotedMax: Int { 100 }
 
     /// Writes a setting or a user property (IV-D4, IV-D8). When this returns, the value is durable. A setting is
     /// pending until the device has it.

@@ -20,8 +20,9 @@ extension ClientSession {
     ///   - message: the request, of `ApusContract` or of a service of your own.
     ///   - timeout: how long to wait; the cluster waits no longer either.
     /// - Returns: the answer.
-    /// - Throws: 21023 where no node is connected, 21002 where there is no answer in time, 10008 where the connection
-    ///   broke meanwhile, 10006 where the task was cancelled, or the error that the cluster answered.
+    /// - Throws: 21023 where no node is connected, 20010 where the cluster has refused the token, 21002 where there
+    ///   is no answer in time, 10008 where the connection broke meanwhile, 10006 where the task was cancelled, or the
+    ///   error that the cluster answered.
     public func ask<M: ClientRequestMessage>(
         _ message: M, timeout: Duration = .seconds(5)
     ) async throws(ApusError) -> M.Reply {
@@ -50,6 +51,9 @@ extension ClientSession {
 
     private func send(_ message: some ClientRequestMessage, _ timeout: Duration, _ pending: PendingRequest) {
         guard let active else {
+            if let refusal {
+                return pending.end(.failure(ApusError(.tokenRefused, "the cluster refuses the token: \(refusal)")))
+            }
             wanted()
             return pending.end(.failure(ApusError(.notConnected)))
         }

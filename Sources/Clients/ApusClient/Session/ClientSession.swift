@@ -69,6 +69,8 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     private let onLinkState: @Sendable (LinkState, ApusError?) -> Void
     private var onActive: (@Sendable (HostPort) -> Void)?
     private var lastError: ApusError?
+    /// Why the cluster has refused the token.
+    private(set) var refusal: ApusError?
 
     /// The first interval between pings of a connection, which measure the round trip. The interval then doubles.
     private static let pingIntervalMin = Duration.seconds(1)
@@ -170,7 +172,9 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
                 connection?.close()
             case .activate(let id): activate(id)
             case .retire(let id): retiring = connections[id]
-            case .report(let state): onLinkState(state, lastError)
+            case .report(let state):
+                if state == .tokenFailed { refusal = lastError ?? ApusError(.tokenInvalid) }
+                onLinkState(state, lastError)
             }
         }
         schedule()
@@ -323,7 +327,7 @@ extension ClientSession: ClientConnectionOwner {
         if connection === retiring { retiring = nil }
         if let error { lastError = error }
         // The token itself decides at the next node, not the session that it had opened.
-        if error?.code.ends(.sessionByTwoNodes) ?? false { ticket = Data() }
+        if let code = error?.code, code.ends(.sessionByTwoNodes) || code == .deviceDisabled { ticket = Data() }
         run(machine.closed(connection.id, error: error, node: node, now: .now()))
     }
 }

@@ -53,6 +53,19 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
     private var isOver = false
     private var began = MonotonicTime.now()
     private var timing = Timing()
+    private let recording = StreamRecording()
+    /// Frames of earlier runs of the publisher are not delivered.
+    private var epochMin: UInt32 = 0
+    /// What a ``PlaybackPlayer`` hears beside ``onEvent``.
+    private let hooks: Hooks
+
+    /// Called on the session's event loop.
+    struct Hooks: Sendable {
+        /// The cluster has granted the stream. Frames that the publisher sends from now on are not missed.
+        var onGranted: @Sendable () -> Void = {}
+        /// The publisher has ended the run of this number.
+        var onEndOfRun: @Sendable (UInt32) -> Void = { _ in }
+    }
 
     /// Makes a player, which plays once ``start()`` is called.
     ///
@@ -87,14 +100,15 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
         self.init(session: session, device: nil, source: 0, call: call, onFrame: onFrame, onEvent: onEvent)
     }
 
-    private init(
-        session: ClientSession, device: DeviceID?, source: UInt16, call: String,
+    init(
+        session: ClientSession, device: DeviceID?, source: UInt16, call: String, hooks: Hooks = Hooks(),
         onFrame: @escaping @Sendable (MediaFrame) -> Void, onEvent: @escaping @Sendable (Event) -> Void
     ) {
         self.session = session
         self.device = device
         self.source = source
         self.call = call
+        self.hooks = hooks
         self.onFrame = onFrame
         self.onEvent = onEvent
     }
@@ -117,6 +131,26 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
             }
         }
     }
+
+    /// Delivers no frame of a run before this one, from now on. A lower number than before has no effect.
+    func skipRuns(before epoch: UInt32) {
+        session.eventLoop.execute { [self] in epochMin = max(epochMin, epoch) }
+    }
+
+    // MARK: - Recording
+
+    /// Records what is played into an MP4 file, from the next key frame on, without re-encoding (IV-C12). May be called
+    /// from any thread; it opens the file.
+    ///
+    /// - Throws: 21034 if a recording is in progress, 10021 if the file cannot be written.
+    public func startRecording(to path: String) throws(ApusError) { try recording.start(path) }
+
+    /// Ends the recording. It goes on if the player stops.
+    ///
+    /// - Returns: the number of frames in the file; 0 if nothing was being recorded.
+    /// - Throws: 10021 if the disk is full or failed, 10026 if nothing could be recorded.
+    @discardableResult
+    public func stopRecording() async throws(ApusError) -> Int { try await recording.stop() }
 
     func attach(to connection: ClientConnection, from retiring: ClientConnection?) {
         place.move(to: connection, from: retiring)
@@ -147,6 +181,7 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
                 place.stream = answer.stream
                 grant = answer.grant
                 timing.granted = timing.granted ?? (.now() - began)
+                hooks.onGranted()
             case .failure(let error): refused(error, on: connection)
             }
         }
@@ -201,11 +236,18 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
             return session.log.warning(
                 "A media frame cannot be decoded", metadata: [LogKey.device: "\(device?.rawValue ?? call)"])
         }
+        let isRepeated = media.header.flags.contains(.repeated)
+        if !isRepeated {
+            if let last, media.header.position <= last { return }
+            last = media.header.position
+        }
+        guard media.header.position.epoch >= epochMin else { return }
         step(media)
-        if media.header.flags.contains(.repeated) { return onFrame(media) }
-        if let last, media.header.position <= last { return }
-        last = media.header.position
-        if media.header.flags.contains(.endOfEpoch) { return onEvent(.waiting) }
+        if media.header.flags.contains(.endOfEpoch) {
+            onEvent(.waiting)
+            return hooks.onEndOfRun(media.header.position.epoch)
+        }
+        recording.write(media)
         onFrame(media)
     }
 

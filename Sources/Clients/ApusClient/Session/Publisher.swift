@@ -71,6 +71,8 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     private var nextAnnounced: UInt64 = 0
     private var place = StreamPlace()
     private var isOver = false
+    /// The end frame was sent, and this waits until two nodes have it.
+    private var ending: CheckedContinuation<Void, Never>?
     /// Frames that were dropped before they were acknowledged, for lack of room.
     public private(set) var framesAbandoned: UInt64 = 0
 
@@ -130,14 +132,33 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     /// Opens the stream, on each connection of the session.
     public func start() { session.eventLoop.execute { [self] in session.add(self) } }
 
-    /// Ends the stream. A last frame without content marks the end.
+    /// Ends the stream. A last frame without content marks the end. Frames that the connection has not taken yet are
+    /// lost; see ``finish(within:)``.
     public func stop() {
         session.eventLoop.execute { [self] in
-            if !isOver { end() }
+            guard !isOver else { return }
+            if ending == nil { sendEnd() }
+            leave()
         }
     }
 
-    private func end() {
+    /// Ends the stream as ``stop()`` does, once two nodes have every frame.
+    ///
+    /// - Parameter limit: how long to wait for that, such as while no node is connected.
+    public func finish(within limit: Duration = .seconds(2)) async {
+        await withCheckedContinuation { continuation in
+            session.eventLoop.execute { [self] in
+                guard !isOver, ending == nil else { return continuation.resume() }
+                ending = continuation
+                sendEnd()
+                session.eventLoop.assumeIsolated().scheduleTask(in: TimeAmount(limit)) { [self] in
+                    if ending != nil { leave() }
+                }
+            }
+        }
+    }
+
+    private func sendEnd() {
         let end = MediaHeader(
             position: FramePosition(epoch: epoch ?? 0, sequence: nextSequence),
             ptsMicroseconds: window.last?.frame.header.ptsMicroseconds ?? 0, flags: .endOfEpoch)
@@ -146,10 +167,19 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
         nextAnnounced = nextSequence
         keep(MediaFrame(header: end, payload: ByteBuffer()))
         write()
-        isOver = true
-        session.remove(self)
+    }
+
+    private func leave() {
+        over()
         let request = ClientUnpublishRequest.with { ($0.source, $0.call) = (requestedSource, call) }
         place.connection?.request(.unpublish, request) { _ in }
+    }
+
+    private func over() {
+        isOver = true
+        session.remove(self)
+        ending?.resume()
+        ending = nil
     }
 
     /// Sends one frame. Numbers follow the order of the calls. A frame of more than
@@ -158,9 +188,10 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
         track: UInt8, ptsMicroseconds: Int64, dtsDeltaMicroseconds: Int32, flags: MediaFlags, payload: ByteBuffer
     ) {
         session.eventLoop.execute { [self] in
-            guard !isOver else { return }
+            guard !isOver, ending == nil else { return }
             guard payload.readableBytes <= MediaFrame.payloadByteCountMax else {
-                end()
+                sendEnd()
+                leave()
                 return onEvent(
                     .ended(
                         ApusError(
@@ -336,8 +367,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     }
 
     private func ended(_ error: ApusError) {
-        isOver = true
-        session.remove(self)
+        over()
         onEvent(.ended(error))
     }
 
@@ -382,6 +412,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
         guard let ack = try? ClientPublishAck(bounded: bytes), ack.stream == stream, ack.epoch == epoch else { return }
         acknowledged = max(acknowledged, min(ack.next, nextSequence))
         dropRetained(now: .now())
+        if ending != nil, acknowledged >= nextSequence { leave() }
     }
 
     func becameWritable(_ connection: ClientConnection) {

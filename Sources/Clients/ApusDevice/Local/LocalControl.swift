@@ -111,7 +111,7 @@ public final class LocalControl: Sendable {
         tls.pskServerProvider = { [grants, lifetime] context in
             let name = context.clientIdentity
             guard let key = grants.key(of: name, at: Self.now, lifetime: lifetime) else {
-                throw ApusError(.tokenInvalid)
+                throw ApusError(.deviceTokenRefused)
             }
             identity.set(name)
             var bytes = NIOSSLSecureBytes()
@@ -181,7 +181,7 @@ public final class LocalControl: Sendable {
             throw ApusError(.versionUnsupported, "this device supports version 1 of local access")
         }
         guard grants.isGranted(identity, to: Self.owner(hello.user, hello.expiresS)) else {
-            throw ApusError(.tokenInvalid, "the access was granted to another client")
+            throw ApusError(.deviceTokenRefused, "the access was granted to another client")
         }
         let (name, json) = try LocalWrite.setting(request.path, request.json)
         let hasRoom = state.withLock { state in
@@ -193,7 +193,9 @@ public final class LocalControl: Sendable {
         defer { state.withLock { $0.changeCount -= 1 } }
         try await check(hello)
         // The time may have passed while the cluster was asked.
-        guard grants.key(of: identity, at: Self.now, lifetime: lifetime) != nil else { throw ApusError(.tokenExpired) }
+        guard grants.key(of: identity, at: Self.now, lifetime: lifetime) != nil else {
+            throw ApusError(.deviceTokenRefused, "the access is over")
+        }
         let value = try await settings.write(name, json: json)
         log.notice("A setting was changed in the local network", metadata: ["apus.setting": "\(name)"])
         return value

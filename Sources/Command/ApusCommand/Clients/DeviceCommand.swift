@@ -32,6 +32,10 @@ struct DeviceCommand: AsyncParsableCommand {
     @Option(help: "Listen for them at this address.") var localHost = "0.0.0.0"
     @Option(help: "Keep the secret of their access in this file, so that it survives a restart.")
     var localSecret: String?
+    @Option(help: "Record the video into files in this folder, and let apps play them (apus recordings).")
+    var recordings: String?
+    @Option(help: "Keep at most this many MiB of recordings; the oldest are removed first.")
+    var recordingsSize: Int64 = 4096
     @OptionGroup var firmware: FirmwareOptions
     @Option(help: "Stop after this number of seconds.") var seconds: Double?
     @OptionGroup var connection: ConnectOptions
@@ -47,6 +51,9 @@ struct DeviceCommand: AsyncParsableCommand {
         }
         guard (setting + action).allSatisfy({ $0.contains("=") }) else {
             throw ValidationError("--setting and --action must be NAME=JSON.")
+        }
+        guard (1...1 << 30).contains(recordingsSize) else {
+            throw ValidationError("--recordings-size must be 1 to 1073741824.")
         }
         guard localPort == nil || !setting.isEmpty else { throw ValidationError("--local-port needs --setting.") }
     }
@@ -66,8 +73,11 @@ struct DeviceCommand: AsyncParsableCommand {
             if state == .tokenFailed || state == .kicked { ending.end(error ?? ApusError(.tokenInvalid)) }
         }
         session.start()
+        let folder = try recordingFolder(log: log)
         let agent = DeviceAgent(
-            session: session, source: media, channel: source, frameLog: frames, log: log)
+            session: session, source: media, channel: source, frameLog: frames,
+            recording: try folder.map { folder throws(ApusError) in try RecordingWriter(folder, source: source) },
+            log: log)
         let initial = setting.map(Self.pair)
         let values = CurrentValues(initial, product: product)
         // The values need nothing to be done: this device has them once it knows them.
@@ -80,11 +90,15 @@ struct DeviceCommand: AsyncParsableCommand {
         }
         let commands = try makeCommands(session, log: log)
         commands.onRead { path throws(ApusError) in try values.value(path) }
+        let playbacks = folder.map { folder in
+            DevicePlaybacks(session: session, commands: commands, store: folder, log: log)
+        }
         let local = try localControl(session, device, commands, settings, log: log)
         let updater = try firmware.updater(of: product, session, log: log)
         let result = await ending.race(seconds: seconds) { () throws(ApusError) in
             async let _ = Self.keep(initial.isEmpty && product == nil ? nil : settings, ending)
             async let _ = Self.keep(commands, ending)
+            async let _ = playbacks?.run()
             async let _ = Self.keep(local, ending)
             async let _ = Self.keep(updater, ending)
             try await agent.run()
@@ -125,6 +139,13 @@ struct DeviceCommand: AsyncParsableCommand {
         } catch {
             if error.code != .cancelled { ending.end(error) }
         }
+    }
+
+    private func recordingFolder(log: Logger) throws(ApusError) -> RecordingFolder? {
+        guard let recordings else { return nil }
+        var limits = RecordingFolder.Limits()
+        limits.byteCountMax = recordingsSize << 20
+        return try RecordingFolder(path: recordings, limits: limits, log: log)
     }
 
     private func localControl(

@@ -17,6 +17,12 @@ struct WatchCommand: AsyncParsableCommand {
     @Option(help: "Set the source's number on a device with several cameras.") var source: UInt16 = 0
     @Option(help: "Record the frames into this MP4 file, without re-encoding.") var record: String?
     @Option(help: "Write the last picture to this PNG file.") var snapshot: String?
+    @Option(
+        help: """
+            Play what the device has recorded, from this time on: 2026-11-28T12:00:00Z, Unix seconds, or -60 for a \
+            minute ago (--at=-60).
+            """)
+    var at: TimeArgument?
     @Option(help: "Stop after this number of seconds.") var seconds: Double?
     @Option(help: "Write one JSON line for every frame to this file.") var log: String?
     @Option(help: "Set this viewer's access id. Default: a random one.") var access: String?
@@ -51,29 +57,14 @@ struct WatchCommand: AsyncParsableCommand {
         let viewer = Viewer(frames: frames, recorder: recorder, picture: picture, renderer: renderer) {
             ending.end($0)
         }
-        let player = Player(
-            session: session, device: device, source: source, onFrame: { viewer.received($0) },
-            onEvent: { event in
-                switch event {
-                case .live: log.info("Frames are arriving")
-                case .waiting: log.notice("No frames are arriving")
-                case .skipped(let count):
-                    log.warning("Frames were skipped: too slow", metadata: [LogKey.count: "\(count)"])
-                case .ended(let error): ending.end(error)
-                case .began(let timing):
-                    log.info(
-                        "The first frame has arrived",
-                        metadata: [
-                            "apus.granted_ms": "\(timing.granted?.milliseconds ?? 0)",
-                            "apus.header_ms": "\(timing.header?.milliseconds ?? 0)",
-                            "apus.first_frame_ms": "\(timing.firstFrame?.milliseconds ?? 0)",
-                        ])
-                }
-            })
         session.start()
-        player.start()
-        let result = await ending.race(seconds: seconds) { () throws(ApusError) in
-            while !Task.isCancelled { try? await Task.sleep(for: .seconds(3600)) }
+        let result = await ending.race(seconds: seconds) { [self] () throws(ApusError) in
+            if let at {
+                try await play(at: at.date, of: device, session, viewer, ending, log)
+            } else {
+                watch(device, session, viewer, ending, log)
+                while !Task.isCancelled { try? await Task.sleep(for: .seconds(3600)) }
+            }
         }
         session.close()
         // The event loop has ended, so no further frame arrives.
@@ -96,6 +87,68 @@ struct WatchCommand: AsyncParsableCommand {
                 "apus.gap_longest_ms": "\(report.gap_longest_ms)",
             ])
         try output.show(report, [])
+    }
+
+    private func watch(
+        _ device: DeviceID, _ session: ClientSession, _ viewer: Viewer, _ ending: Ending, _ log: Logger
+    ) {
+        let player = Player(
+            session: session, device: device, source: source, onFrame: { viewer.received($0) },
+            onEvent: { event in
+                switch event {
+                case .live: log.info("Frames are arriving")
+                case .waiting: log.notice("No frames are arriving")
+                case .skipped(let count): Self.note(skipped: count, log)
+                case .ended(let error): ending.end(error)
+                case .began(let timing): Self.note(timing, log)
+                }
+            })
+        player.start()
+    }
+
+    /// Plays a recording to its end.
+    private func play(
+        at time: Date, of device: DeviceID, _ session: ClientSession, _ viewer: Viewer, _ ending: Ending, _ log: Logger
+    ) async throws(ApusError) {
+        let (finished, feed) = AsyncStream<Void>.makeStream()
+        let player = PlaybackPlayer(
+            session: session, device: device, source: source, onFrame: { viewer.received($0) },
+            onEvent: { event in
+                switch event {
+                case .live, .waiting: break
+                case .skipped(let count): Self.note(skipped: count, log)
+                case .finished: feed.finish()
+                case .ended(let error): ending.end(error)
+                case .began(let timing): Self.note(timing, log)
+                }
+            })
+        try await session.repeating(until: .now() + .seconds(10)) { _ throws(ApusError) in
+            try await player.play(at: time)
+        }
+        if let recording = player.recording {
+            log.notice(
+                "A recording is played",
+                metadata: [
+                    "apus.from": "\(recording.start.ISO8601Format())", "apus.until": "\(recording.end.ISO8601Format())",
+                ])
+        }
+        // Ends with the recording, or when the task is cancelled.
+        for await _ in finished {}
+        await player.stop()
+    }
+
+    private static func note(skipped count: UInt64, _ log: Logger) {
+        log.warning("Frames were skipped: too slow", metadata: [LogKey.count: "\(count)"])
+    }
+
+    private static func note(_ timing: Player.Timing, _ log: Logger) {
+        log.info(
+            "The first frame has arrived",
+            metadata: [
+                "apus.granted_ms": "\(timing.granted?.milliseconds ?? 0)",
+                "apus.header_ms": "\(timing.header?.milliseconds ?? 0)",
+                "apus.first_frame_ms": "\(timing.firstFrame?.milliseconds ?? 0)",
+            ])
     }
 }
 

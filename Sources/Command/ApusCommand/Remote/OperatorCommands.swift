@@ -141,7 +141,8 @@ struct ChannelsCommand: AsyncParsableCommand {
 /// `apus devices`
 struct DevicesCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "devices", abstract: "List the devices of an account.")
+        commandName: "devices", abstract: "List the devices of an account, and disable devices.",
+        subcommands: [DisableDeviceCommand.self, EnableDeviceCommand.self])
     @OptionGroup var options: OperatorOptions
     @Option(help: "The account.")
     var account = LocalCluster.account.rawValue
@@ -151,9 +152,43 @@ struct DevicesCommand: AsyncParsableCommand {
     func run() async throws {
         let request = ClientListDevicesRequest.with { ($0.account, $0.pageToken) = (account, after) }
         try await options.show(request) { answer in
-            [["DEVICE", "ACCOUNT", "BOUND AT", "LAST SEEN"]]
-                + answer.devices.map { [$0.device, $0.account, "\($0.boundAt)", "\($0.lastSeen)"] }
+            [["DEVICE", "ACCOUNT", "BOUND AT", "LAST SEEN", "STATE"]]
+                + answer.devices.map {
+                    [
+                        $0.device, $0.account, "\($0.boundAt)", "\($0.lastSeen)",
+                        $0.disabled ? "disabled" : "enabled",
+                    ]
+                }
         }
+    }
+}
+
+/// `apus devices disable DEVICE`, also with the key of the device's customer.
+struct DisableDeviceCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "disable", abstract: "Disable a device, within a second: it can neither sign in nor be used.",
+        discussion: "Clients that use it receive 20011. Its accounts and its token stay as they are.")
+    /// It parses the options that both have.
+    @ParentCommand var devices: DevicesCommand
+    @Argument(help: "The device's id.") var device: String
+
+    func run() async throws {
+        let request = ClientDisableDeviceRequest.with { ($0.device, $0.disabled) = (device, true) }
+        try await devices.options.show(request) { _ in [["\(device) is disabled."]] }
+    }
+}
+
+/// `apus devices enable DEVICE`, also with the key of the device's customer.
+struct EnableDeviceCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "enable", abstract: "Enable a device that was disabled. It signs in again by itself.")
+    /// It parses the options that both have.
+    @ParentCommand var devices: DevicesCommand
+    @Argument(help: "The device's id.") var device: String
+
+    func run() async throws {
+        let request = ClientDisableDeviceRequest.with { ($0.device, $0.disabled) = (device, false) }
+        try await devices.options.show(request) { _ in [["\(device) is enabled."]] }
     }
 }
 

@@ -46,6 +46,16 @@ extension ClientAssignDeviceRequest: ClientRequestMessage {
     }
 }
 
+extension ClientDisableDeviceRequest: ClientRequestMessage {
+    public typealias Reply = ClientDisableDeviceResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            69, "devices.disable", .post("/v1/devices/{device}/disabled"), roles: [.customer, .admin],
+            isAudited: true, fields: ["device": .identifier, "disabled": FieldRule(isRequired: true)],
+            "Disable a device, so that it can neither sign in nor be used, or enable it again.")
+    }
+}
+
 extension ClientAuthorizeDeviceRequest: ClientRequestMessage {
     public typealias Reply = ClientAccessToken
     public static var info: ClientRequestInfo {

@@ -39,6 +39,9 @@ public nonisolated struct ClientDevice: Sendable {
   /// When it last signed in after it was bound, in Unix seconds; 0: unknown.
   public var lastSeen: Int64 = 0
 
+  /// An operator, or the device's customer, has disabled it. It can neither sign in nor be used.
+  public var disabled: Bool = false
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -886,7 +889,7 @@ fileprivate nonisolated let _protobuf_package = "apus.client.v1"
 
 nonisolated extension ClientDevice: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Device"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}account\0\u{3}bound_at\0\u{3}last_seen\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}account\0\u{3}bound_at\0\u{3}last_seen\0\u{1}disabled\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -898,6 +901,7 @@ nonisolated extension ClientDevice: SwiftProtobuf.Message, SwiftProtobuf._Messag
       case 2: try { try decoder.decodeSingularStringField(value: &self.account) }()
       case 3: try { try decoder.decodeSingularInt64Field(value: &self.boundAt) }()
       case 4: try { try decoder.decodeSingularInt64Field(value: &self.lastSeen) }()
+      case 5: try { try decoder.decodeSingularBoolField(value: &self.disabled) }()
       default: break
       }
     }
@@ -916,6 +920,9 @@ nonisolated extension ClientDevice: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if self.lastSeen != 0 {
       try visitor.visitSingularInt64Field(value: self.lastSeen, fieldNumber: 4)
     }
+    if self.disabled != false {
+      try visitor.visitSingularBoolField(value: self.disabled, fieldNumber: 5)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -924,6 +931,7 @@ nonisolated extension ClientDevice: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if lhs.account != rhs.account {return false}
     if lhs.boundAt != rhs.boundAt {return false}
     if lhs.lastSeen != rhs.lastSeen {return false}
+    if lhs.disabled != rhs.disabled {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

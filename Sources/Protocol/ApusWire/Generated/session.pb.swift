@@ -168,7 +168,7 @@ public nonisolated struct SessionUnregistered: Sendable {
   public init() {}
 }
 
-/// 0x0103 to a device: checks the account's permission, and returns the presence (IV-B9, 8002, 8003).
+/// 0x0103 to a device: checks the account's permission, and returns the presence (IV-B9, 8002, 8003, 20011).
 public nonisolated struct SessionInspect: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -280,7 +280,7 @@ public nonisolated struct SessionSlept: Sendable {
   public init() {}
 }
 
-/// 0x0106 to a device: changes which accounts may use it (IV-B8, IV-B10).
+/// 0x0106 to a device: changes which accounts may use it (IV-B8, IV-B10), and whether it can be used (IV-C16).
 public nonisolated struct SessionRelate: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -318,6 +318,12 @@ public nonisolated struct SessionRelate: Sendable {
 
     /// to the customer `other`, or to none if it is empty; for operators
     case assign // = 6
+
+    /// for operators and the device's customer; nodes of earlier releases refuse it
+    case disable // = 7
+
+    /// as CHANGE_DISABLE
+    case enable // = 8
     case UNRECOGNIZED(Int)
 
     public init() {
@@ -333,6 +339,8 @@ public nonisolated struct SessionRelate: Sendable {
       case 4: self = .share
       case 5: self = .unshare
       case 6: self = .assign
+      case 7: self = .disable
+      case 8: self = .enable
       default: self = .UNRECOGNIZED(rawValue)
       }
     }
@@ -346,6 +354,8 @@ public nonisolated struct SessionRelate: Sendable {
       case .share: return 4
       case .unshare: return 5
       case .assign: return 6
+      case .disable: return 7
+      case .enable: return 8
       case .UNRECOGNIZED(let i): return i
       }
     }
@@ -359,6 +369,8 @@ public nonisolated struct SessionRelate: Sendable {
       .share,
       .unshare,
       .assign,
+      .disable,
+      .enable,
     ]
 
   }
@@ -920,7 +932,7 @@ nonisolated extension SessionRelate: SwiftProtobuf.Message, SwiftProtobuf._Messa
 }
 
 nonisolated extension SessionRelate.Change: SwiftProtobuf._ProtoNameProviding {
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0CHANGE_UNSPECIFIED\0\u{1}CHANGE_BIND\0\u{1}CHANGE_UNBIND\0\u{1}CHANGE_TRANSFER\0\u{1}CHANGE_SHARE\0\u{1}CHANGE_UNSHARE\0\u{1}CHANGE_ASSIGN\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0CHANGE_UNSPECIFIED\0\u{1}CHANGE_BIND\0\u{1}CHANGE_UNBIND\0\u{1}CHANGE_TRANSFER\0\u{1}CHANGE_SHARE\0\u{1}CHANGE_UNSHARE\0\u{1}CHANGE_ASSIGN\0\u{1}CHANGE_DISABLE\0\u{1}CHANGE_ENABLE\0")
 }
 
 nonisolated extension SessionRelated: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {

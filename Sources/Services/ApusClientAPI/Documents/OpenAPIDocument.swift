@@ -209,7 +209,7 @@ package struct OpenAPIDocument {
         ])
         let problems = [
             ("400", "The request is not valid (10001, 21031)."), ("401", "The token is not valid (12001, 12002)."),
-            ("403", "The client may not do this (12004, 8003)."), ("404", "There is none (8002)."),
+            ("403", "The client may not do this (12004, 8003, 20011)."), ("404", "There is none (8002)."),
             ("409", "It conflicts with what is there (8022, 8023, 8024, 10030)."),
             ("413", "The body is too long (10002)."), ("429", "The account asks too often (10007)."),
             ("500", "An internal failure (10018)."),

@@ -77,6 +77,12 @@ extension ClientAPI {
             try await accounts.sessions.relate(device, .assign(customer), for: call.session)
             return ClientAssignDeviceResponse()
         }
+        on(ClientDisableDeviceRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
+            let device = try DeviceID(checking: request.device, "the device's id")
+            guard request.hasDisabled else { throw ApusError(.badParameter, "disabled is missing") }
+            try await accounts.sessions.relate(device, .disable(request.disabled), for: call.session)
+            return ClientDisableDeviceResponse()
+        }
         on(ClientBindDeviceRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
             try await accounts.bind(request, call)
         }

@@ -106,6 +106,7 @@ extension ClientDevice {
         account = record.account?.rawValue ?? ""
         boundAt = (record.boundAtUnixMilliseconds ?? 0) / 1000
         lastSeen = (record.lastSeenUnixMilliseconds ?? 0) / 1000
+        disabled = record.isDisabled
     }
 }
 

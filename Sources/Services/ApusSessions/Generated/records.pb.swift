@@ -68,6 +68,9 @@ package nonisolated struct StoredDevice: Sendable {
   /// the integrator that it is assigned to; empty: none
   package var customer: String = String()
 
+  /// it can neither sign in nor be used (IV-C16)
+  package var disabled: Bool = false
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -351,7 +354,7 @@ fileprivate nonisolated let _protobuf_package = "apus.records.v1"
 
 nonisolated extension StoredDevice: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Device"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}account\0\u{3}bound_at_ms\0\u{3}last_seen_ms\0\u{1}shares\0\u{3}tokens_after_s\0\u{1}customer\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}account\0\u{3}bound_at_ms\0\u{3}last_seen_ms\0\u{1}shares\0\u{3}tokens_after_s\0\u{1}customer\0\u{1}disabled\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -366,6 +369,7 @@ nonisolated extension StoredDevice: SwiftProtobuf.Message, SwiftProtobuf._Messag
       case 5: try { try decoder.decodeRepeatedMessageField(value: &self.shares) }()
       case 6: try { try decoder.decodeSingularInt64Field(value: &self.tokensAfterS) }()
       case 7: try { try decoder.decodeSingularStringField(value: &self.customer) }()
+      case 8: try { try decoder.decodeSingularBoolField(value: &self.disabled) }()
       default: break
       }
     }
@@ -397,6 +401,9 @@ nonisolated extension StoredDevice: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if !self.customer.isEmpty {
       try visitor.visitSingularStringField(value: self.customer, fieldNumber: 7)
     }
+    if self.disabled != false {
+      try visitor.visitSingularBoolField(value: self.disabled, fieldNumber: 8)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -408,6 +415,7 @@ nonisolated extension StoredDevice: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if lhs.shares != rhs.shares {return false}
     if lhs.tokensAfterS != rhs.tokensAfterS {return false}
     if lhs.customer != rhs.customer {return false}
+    if lhs.disabled != rhs.disabled {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -18,6 +18,9 @@ package struct DeviceRecord: Sendable, Hashable {
     /// Tokens of the device that were issued before this time, in Unix seconds, are not accepted: it was unbound or
     /// transferred.
     package var tokensAfter: Int64 = 0
+    /// An operator or its customer has disabled it: it can neither sign in nor be used (20011, IV-C16). Changes of its
+    /// accounts do not enable it.
+    package var isDisabled = false
     /// The epoch of the device's shard under which the record was written: its fencing token.
     package var epoch: Epoch
 
@@ -39,7 +42,7 @@ package struct DeviceRecord: Sendable, Hashable {
             account: body.account.isEmpty ? nil : AccountID(unchecked: body.account),
             boundAtUnixMilliseconds: body.hasBoundAtMs ? body.boundAtMs : nil,
             lastSeenUnixMilliseconds: body.hasLastSeenMs ? body.lastSeenMs : nil, epoch: record.fence.epoch)
-        tokensAfter = body.tokensAfterS
+        (tokensAfter, isDisabled) = (body.tokensAfterS, body.disabled)
         customer = body.customer.isEmpty ? nil : CustomerID(unchecked: body.customer)
         shares = body.shares.map { DeviceShare(account: AccountID(unchecked: $0.account), control: $0.control) }
     }
@@ -50,7 +53,7 @@ package struct DeviceRecord: Sendable, Hashable {
             $0.account = account?.rawValue ?? ""
             if let boundAtUnixMilliseconds { $0.boundAtMs = boundAtUnixMilliseconds }
             if let lastSeenUnixMilliseconds { $0.lastSeenMs = lastSeenUnixMilliseconds }
-            $0.tokensAfterS = tokensAfter
+            ($0.tokensAfterS, $0.disabled) = (tokensAfter, isDisabled)
             $0.customer = customer?.rawValue ?? ""
             $0.shares = shares.map { share in
                 .with { ($0.account, $0.control) = (share.account.rawValue, share.control) }
@@ -82,8 +85,8 @@ extension SessionRecords {
 
     /// Writes the record if the device is bound to no account, in one step. Returns the record in the store afterwards,
     /// which is another one if the device was bound before.
-    /// - Throws: 8024 if the device and the account are not of one customer; 10013 if a later epoch wrote or removed
-    ///   the record, and the device is unbound.
+    /// - Throws: 8024 if the device and the account are not of one customer; 20011 if the device is unbound and
+    ///   disabled; 10013 if a later epoch wrote or removed the record, and the device is unbound.
     package func bind(_ record: DeviceRecord) async throws(ApusError) -> DeviceRecord {
         let key = Self.key(of: record.device.rawValue)
         var refusal = ApusError(.versionConflict)
@@ -92,7 +95,10 @@ extension SessionRecords {
             let found = try await store.record(Self.devices, key)
             if let found, !found.body.account.isEmpty { return DeviceRecord(found) }
             guard refusal.code != .staleEpoch else { break }
-            guard found.flatMap({ DeviceRecord($0).customer }) == customer else { throw ApusError(.otherCustomer) }
+            let before = found.map { DeviceRecord($0) }
+            guard before?.customer == customer else { throw ApusError(.otherCustomer) }
+            // It may have been disabled since the owner read it.
+            try before?.checkEnabled()
             do throws(ApusError) {
                 try await store.commit(
                     Self.devices.put(
@@ -108,7 +114,7 @@ extension SessionRecords {
         throw refusal
     }
 
-    /// Changes who may use a device, and notes who has lost a right to it, in one step.
+    /// Changes who may use a device, or whether it can be used, and notes who has lost a right to it, in one step.
     ///
     /// - Parameters:
     ///   - keepSeconds: how long grants are valid.
@@ -137,7 +143,8 @@ extension SessionRecords {
             let write = try Self.devices.put(
                 record.message, fence: RecordFence(epoch: epoch, writer: writer),
                 if: found.map { .version($0.version) } ?? .absent)
-            let others = try await withdrawalWrites(of: lost, from: device, now: now, keepSeconds: keepSeconds)
+            let others = try await withdrawalWrites(
+                of: lost, from: device, now: now, keepSeconds: keepSeconds, countMax: Self.withdrawnMax(of: change))
             do throws(ApusError) {
                 try await store.commit(RecordStep([write] + others))
                 return record

@@ -19,7 +19,7 @@ package enum DeviceClient: Sendable, Hashable {
     case account(AccountID)
 }
 
-/// A change of the accounts that may use a device, or of its customer.
+/// A change of the accounts that may use a device, of its customer, or of whether it can be used.
 package enum DeviceRelationChange: Sendable, Hashable {
     case bind(AccountID)
     case unbind
@@ -27,6 +27,8 @@ package enum DeviceRelationChange: Sendable, Hashable {
     case share(DeviceShare)
     case unshare(AccountID)
     case assign(CustomerID?)
+    /// True: it can neither sign in nor be used. False: it is enabled (IV-C16).
+    case disable(Bool)
 }
 
 /// Who may use a device, and who may change that. Pure.
@@ -43,7 +45,12 @@ extension DeviceRecord {
         return shares.first { $0.account == account }.map { $0.control ? .control : .view }
     }
 
-    /// Changes who may use the device.
+    /// - Throws: 20011 if the device is disabled. For clients with a right to it: the others do not learn that.
+    package func checkEnabled() throws(ApusError) {
+        guard !isDisabled else { throw ApusError(.deviceDisabled) }
+    }
+
+    /// Changes who may use the device, or whether it can be used.
     ///
     /// - Parameters:
     ///   - otherCustomer: that of the account that the change names; of an assignment, that of the device's account.
@@ -61,7 +68,7 @@ extension DeviceRecord {
             var mine = customer
             if case .assign(let new) = change { mine = new }
             guard mine == otherCustomer else { throw ApusError(.otherCustomer) }
-        case .unbind, .unshare, .assign: break
+        case .unbind, .unshare, .assign, .disable: break
         }
         switch change {
         case .assign(let new):
@@ -96,6 +103,11 @@ extension DeviceRecord {
             guard let index = shares.firstIndex(where: { $0.account == other }) else { return [] }
             shares.remove(at: index)
             return [other]
+        case .disable(let new):
+            guard isDisabled != new else { return [] }
+            isDisabled = new
+            // Their rights stay in the record. Nodes look at them again, and the owner refuses them meanwhile.
+            return new ? [account].compactMap(\.self) + shares.map(\.account) : []
         }
     }
 
@@ -112,6 +124,9 @@ extension DeviceRecord {
             // A guest may leave.
             if case .unshare(let other) = change, other == client { return }
             if case .assign = change { throw ApusError(.illegalRelation, "an operator assigns devices") }
+            if case .disable = change {
+                throw ApusError(.illegalRelation, "an operator or the device's customer disables it")
+            }
             guard client == account else { throw ApusError(.illegalRelation, "the device belongs to another account") }
         }
     }
@@ -134,7 +149,7 @@ extension DeviceRelationChange {
     var createsRecord: Bool {
         switch self {
         case .bind, .assign: true
-        case .unbind, .transfer, .share, .unshare: false
+        case .unbind, .transfer, .share, .unshare, .disable: false
         }
     }
 
@@ -145,11 +160,12 @@ extension DeviceRelationChange {
         case .bind(let other), .transfer(let other): other
         case .share(let share): share.account
         case .assign: own
-        case .unbind, .unshare: nil
+        case .unbind, .unshare, .disable: nil
         }
     }
 
-    /// Throws 10002 for a message without a change, or with a name that is none.
+    /// Throws 10001 for a message without a change, with one that this release does not know, or with a name that is
+    /// none.
     init(_ message: SessionRelate) throws(ApusError) {
         func other() throws(ApusError) -> AccountID {
             guard let account = AccountID(rawValue: message.other) else { throw ApusError(.malformed) }
@@ -165,6 +181,8 @@ extension DeviceRelationChange {
             let customer = CustomerID(rawValue: message.other)
             guard customer != nil || message.other.isEmpty else { throw ApusError(.malformed) }
             self = .assign(customer)
+        case .disable: self = .disable(true)
+        case .enable: self = .disable(false)
         case .unspecified, .UNRECOGNIZED: throw ApusError(.malformed, "the change is not known here")
         }
     }
@@ -180,6 +198,7 @@ extension DeviceRelationChange {
                 ($0.change, $0.other, $0.control) = (.share, share.account.rawValue, share.control)
             case .unshare(let other): ($0.change, $0.other) = (.unshare, other.rawValue)
             case .assign(let customer): ($0.change, $0.other) = (.assign, customer?.rawValue ?? "")
+            case .disable(let isDisabled): $0.change = isDisabled ? .disable : .enable
             }
         }
     }

@@ -31,6 +31,11 @@ extension SessionRecords {
     /// The most accounts of one device in the record: those that may use it, and as many again. One more is refused
     /// with 10007 until the oldest has expired.
     package static let withdrawnMax = 2 * (DeviceRecord.sharesMax + 1)
+    /// The same for a change: an account whose device has reached ``withdrawnMax`` does not keep an operator from
+    /// disabling it.
+    static func withdrawnMax(of change: DeviceRelationChange) -> Int {
+        if case .disable = change { Self.withdrawnMax + DeviceRecord.sharesMax + 1 } else { Self.withdrawnMax }
+    }
     /// The most devices with lost rights that have not expired. One more is refused with 10007.
     package static let withdrawalsMax = 100_000
     /// The most expired records that a new one removes.
@@ -38,9 +43,11 @@ extension SessionRecords {
 
     /// The writes that note that accounts have lost their rights to a device. Every node reads them within
     /// ``SessionConfiguration/revocationInterval``.
-    /// - Throws: 10007 beyond ``withdrawnMax`` or ``withdrawalsMax``.
+    ///
+    /// - Parameter countMax: of the accounts of the device in the record.
+    /// - Throws: 10007 beyond `countMax` or ``withdrawalsMax``.
     func withdrawalWrites(
-        of accounts: [AccountID], from device: DeviceID, now: Int64, keepSeconds: Int64
+        of accounts: [AccountID], from device: DeviceID, now: Int64, keepSeconds: Int64, countMax: Int
     ) async throws(ApusError) -> [RecordWrite] {
         guard !accounts.isEmpty else { return [] }
         let state = try await store.record(Self.withdrawalState, Self.withdrawalStateKey)
@@ -59,7 +66,7 @@ extension SessionRecords {
         body.accounts += names.sorted().map { name in
             .with { ($0.account, $0.number, $0.expiresS) = (name, all.number, now + keepSeconds) }
         }
-        guard body.accounts.count <= Self.withdrawnMax, count <= Self.withdrawalsMax else {
+        guard body.accounts.count <= countMax, count <= Self.withdrawalsMax else {
             throw ApusError(.overloaded, "the rights to devices were changed too often; try again later")
         }
         var writes = expired.map { Self.withdrawals.erase($0.key, fence: .none, if: .version($0.version)) }

@@ -1,0 +1,209 @@
+import ApusClient
+public import ApusCore
+package import ApusMedia
+import ApusThreads
+import Foundation
+import Glibc
+import Logging
+import NIOCore
+import Synchronization
+
+/// Writes the frames of one source into the files of a ``RecordingFolder``.
+///
+/// Concurrency model: ``write(_:)`` from one thread at a time, and returns at once; a thread of the writer writes.
+/// ``finish()`` waits for it.
+public final class RecordingWriter: Sendable {
+    private let folder: RecordingFolder
+    private let source: UInt16
+    private let queue = FrameQueue(byteCountMax: RecordingWriter.queueByteCountMax)
+    private let thread = Mutex<OSThread?>(nil)
+
+    /// Payload bytes that wait for the disk; beyond them frames are not recorded.
+    public static let queueByteCountMax = 32 << 20
+    /// The wait before a disk that cannot be written is tried again.
+    static let pause = Duration.seconds(10)
+    /// A clock that differs by more from the times of the frames was set.
+    private static let clockStepMax: Int64 = 1000
+
+    /// - Parameter source: its number; two writers of one folder have different ones.
+    /// - Throws: 10018 if there is no thread.
+    public init(_ folder: RecordingFolder, source: UInt16 = 0) throws(ApusError) {
+        (self.folder, self.source) = (folder, source)
+        let started = try OSThread(name: "apus-recordings") { [self] in run() }
+        thread.withLock { $0 = started }
+    }
+
+    /// Frames that were not recorded because the disk is too slow.
+    public var framesLost: UInt64 { queue.framesLost }
+
+    /// - Parameter frame: a configuration, or a frame with the wall clock at its capture.
+    package func write(_ frame: MediaFrame) { queue.put(frame) }
+
+    /// Ends the last file. Blocks until that is done.
+    package func finish() {
+        queue.close()
+        thread.withLock { $0.take() }?.join()
+    }
+
+    // MARK: - On the writer's thread
+
+    private struct Open {
+        var file: RecordingIndex.File
+        var handle: Int32
+        var writer: FragmentedMP4Writer
+        /// The presentation time of the first frame, and the latest one, in microseconds.
+        var first: Int64
+        var latest: Int64
+        /// The errno of a write that failed.
+        var number: Int32?
+    }
+
+    private struct Progress {
+        var open: Open?
+        var configurations: [UInt8: MediaFrame] = [:]
+        /// Frames of video are the places where a file may begin; without video, each frame is.
+        var hasVideo = false
+        /// The presentation time and the clock of the last file's start.
+        var last: (pts: Int64, clock: Int64)?
+        var pausedUntil = MonotonicTime.zero
+    }
+
+    private func run() {
+        var progress = Progress()
+        while true {
+            let (frames, isClosed) = queue.take()
+            for frame in frames { record(frame, &progress) }
+            if isClosed {
+                end(&progress)
+                return
+            }
+        }
+    }
+
+    private func record(_ frame: MediaFrame, _ progress: inout Progress) {
+        if frame.header.flags.contains(.configuration) {
+            progress.configurations[frame.header.track] = frame
+            if let configuration = try? TrackConfiguration(decoding: frame.payload), configuration.codec.isVideo {
+                progress.hasVideo = true
+            }
+        } else if frame.header.flags.contains(.key) {
+            begin(frame, &progress)
+        }
+        guard var open = progress.open else { return }
+        progress.open = nil
+        if !frame.header.flags.contains(.configuration) {
+            open.latest = max(open.latest, frame.header.ptsMicroseconds)
+        }
+        do throws(ApusError) {
+            try append(open.writer.write(frame), to: &open)
+            progress.open = open
+        } catch {
+            progress.open = open
+            failed(error, &progress)
+        }
+    }
+
+    /// Begins a file with a key frame, if there is none or it is long enough.
+    private func begin(_ frame: MediaFrame, _ progress: inout Progress) {
+        let pts = frame.header.ptsMicroseconds
+        if let open = progress.open {
+            guard pts - open.first >= folder.limits.fileDuration.microseconds || pts < open.first else { return }
+            end(&progress)
+        }
+        guard MonotonicTime.now() >= progress.pausedUntil else { return }
+        // The times of the frames are steadier than the clock, which decides after it was set.
+        let clock = Self.time(frame.header.captureMilliseconds, near: Date().milliseconds)
+        let next = progress.last.map { $0.clock + (pts - $0.pts) / 1000 }
+        let start = next.flatMap { abs($0 - clock) <= Self.clockStepMax ? $0 : nil } ?? clock
+        progress.last = (pts, start)
+        do throws(ApusError) {
+            folder.makeRoom(for: 0)
+            var file = RecordingIndex.File(start: start, end: start, byteCount: 0, isOpen: true)
+            let handle = try create(&file)
+            var open = Open(file: file, handle: handle, writer: FragmentedMP4Writer(), first: pts, latest: pts)
+            folder.put(file, of: source)
+            for (_, configuration) in progress.configurations.sorted(by: { $0.key < $1.key }) {
+                do throws(ApusError) {
+                    try append(open.writer.write(configuration), to: &open)
+                } catch {
+                    progress.open = open
+                    throw error
+                }
+            }
+            progress.open = open
+        } catch {
+            failed(error, &progress)
+        }
+    }
+
+    /// The time of a capture, of which a frame has the lower half.
+    private static func time(_ capture: UInt32, near now: Int64) -> Int64 {
+        now + Int64(Int32(truncatingIfNeeded: capture &- UInt32(truncatingIfNeeded: now)))
+    }
+
+    /// - Parameter file: receives another start if there is a file of this one, such as after the clock was set.
+    private func create(_ file: inout RecordingIndex.File) throws(ApusError) -> Int32 {
+        while true {
+            while folder.hasFile(of: source, startingAt: file.start) { file.start += 1 }
+            file.end = file.start
+            let path = folder.path(of: source, file)
+            let handle = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0o600)
+            if handle >= 0 { return handle }
+            switch errno {
+            case EEXIST: file.start += 1
+            case ENOSPC where folder.removeOldest(): continue
+            default: throw MP4Recorder.unwritable(path, errno)
+            }
+        }
+    }
+
+    private func append(_ bytes: ByteBuffer, to open: inout Open) throws(ApusError) {
+        guard bytes.readableBytes > 0 else { return }
+        if let number = MP4Recorder.append(bytes, to: open.handle) {
+            open.number = number
+            throw MP4Recorder.unwritable(folder.path(of: source, open.file), number)
+        }
+        open.file.byteCount += Int64(bytes.readableBytes)
+        open.file.end = max(open.file.end, open.file.start + (open.latest - open.first) / 1000)
+        folder.put(open.file, of: source)
+        folder.makeRoom(for: 0)
+    }
+
+    /// Ends the file, if there is one.
+    private func end(_ progress: inout Progress) {
+        guard var open = progress.open else { return }
+        progress.open = nil
+        do throws(ApusError) { try append(open.writer.finish(), to: &open) } catch { report(error) }
+        close(open)
+    }
+
+    private func close(_ open: Open) {
+        Glibc.close(open.handle)
+        var file = open.file
+        let path = folder.path(of: source, file)
+        guard file.byteCount > 0 else {
+            unlink(path)
+            return folder.forget(file, of: source)
+        }
+        file.isOpen = false
+        // Who opens the earlier name in between fails, and asks for the last one.
+        if rename(path, folder.path(of: source, file)) == 0 { folder.put(file, of: source) }
+    }
+
+    /// The file is given up. On a full disk the oldest one is removed, and the next key frame begins another.
+    private func failed(_ error: ApusError, _ progress: inout Progress) {
+        report(error)
+        let isFull = progress.open?.number == ENOSPC
+        if let open = progress.open { close(open) }
+        progress.open = nil
+        if !isFull || !folder.removeOldest() { progress.pausedUntil = .now() + Self.pause }
+    }
+
+    private func report(_ error: ApusError) {
+        folder.log.error("A recording cannot be written", metadata: Logger.facts(of: error))
+    }
+}
+
+extension Duration {
+    fileprivate var microseconds: Int64 { nanoseconds / 1000 }
+}

@@ -1,0 +1,182 @@
+import ApusClient
+import ApusCore
+import ApusDevice
+import ApusMedia
+import ApusTestKit
+import Foundation
+import Logging
+import NIOCore
+import Testing
+
+@Suite("Recordings of a device in a folder (IV-C5, IV-C12)", .serialized)
+struct RecordingFolderTests {
+    let folder = Folder()
+    private static let log = Logger(label: "test") { _ in SwiftLogNoOpLogHandler() }
+    /// A time near now, in Unix milliseconds.
+    private static let base = Int64(Date().timeIntervalSince1970) * 1000 - 3_600_000
+
+    /// A picture every 100 ms and a key frame every second, with a tone.
+    private func frames(seconds: UInt64) async throws -> [MediaFrame] {
+        var pattern = try TestPattern(width: 64, height: 64, frameRate: 10)
+        pattern.keyIntervalSeconds = 1
+        return try await TestPatternSource(pattern, frameCountMax: seconds * 10, isPaced: false)
+            .allFrames(byteCountMax: 64 << 20)
+    }
+
+    private func open(_ byteCountMax: Int64 = 1 << 30) throws -> RecordingFolder {
+        var limits = RecordingFolder.Limits()
+        (limits.fileDuration, limits.byteCountMax) = (.seconds(2), byteCountMax)
+        return try RecordingFolder(path: folder.file("records"), limits: limits, log: Self.log)
+    }
+
+    /// Records the frames as if they were captured from a time on.
+    private func record(_ frames: [MediaFrame], in records: RecordingFolder, at start: Int64, source: UInt16 = 0) throws
+    {
+        let writer = try RecordingWriter(records, source: source)
+        for var frame in frames {
+            let time = start + frame.header.ptsMicroseconds / 1000
+            frame.header.captureMilliseconds = UInt32(truncatingIfNeeded: time)
+            writer.write(frame)
+        }
+        writer.finish()
+        #expect(writer.framesLost == 0)
+    }
+
+    private func all(_ records: RecordingFolder, source: UInt16 = 0) -> [Recording] {
+        records.recordings(of: source, from: .distantPast, to: .distantFuture, limit: 100)
+    }
+
+    private struct Read {
+        var frames: [(track: UInt8, pts: Int64, isKey: Bool, payload: ByteBuffer)] = []
+        var configurations = 0
+    }
+
+    private func read(_ records: RecordingFolder, _ recording: Recording, at time: Date) throws -> Read {
+        let reader = try records.reader(of: 0, in: recording, at: time)
+        var read = Read()
+        var last = Int64.min
+        while true {
+            switch try reader.next() {
+            case .configuration: read.configurations += 1
+            case .frame(let track, let pts, let delta, let flags, let payload):
+                #expect(pts + Int64(delta) > last, "the order of decoding")
+                last = pts + Int64(delta)
+                read.frames.append((track, pts, flags.contains(.key), payload))
+            case .ended: return read
+            case .failed(let error): throw error
+            }
+        }
+    }
+
+    @Test("What was recorded in several files is read as one, bit for bit, from any time on")
+    func whole() async throws {
+        let frames = try await frames(seconds: 7)
+        let records = try open()
+        try record(frames, in: records, at: Self.base)
+        let files = try FileManager.default.contentsOfDirectory(atPath: folder.file("records"))
+        #expect(files.count >= 3 && files.allSatisfy { $0.split(separator: "-").count == 3 }, "\(files)")
+        let found = all(records)
+        let recording = try #require(found.first)
+        #expect(found.count == 1)
+        #expect(abs(recording.start.timeIntervalSince1970 * 1000 - Double(Self.base)) < 150)
+        #expect(abs(recording.duration - 7) < 0.3)
+
+        let read = try read(records, recording, at: recording.start)
+        let sent = frames.filter { !$0.header.flags.contains(.configuration) }
+        for track: UInt8 in [0, 1] {
+            let (before, after) = (
+                sent.filter { $0.header.track == track }.map(\.payload),
+                read.frames.filter { $0.track == track }.map(\.payload)
+            )
+            #expect(after.count >= before.count - 1 && before.count > 60, "\(after.count) of \(before.count)")
+            #expect(Array(before.suffix(after.count)) == after || Array(before.prefix(after.count)) == after)
+        }
+        #expect(read.configurations == 2)
+        // From each time on: the first picture is the last key frame before it, and times go on as in the recording.
+        for seconds in [0.4, 1.0, 1.9, 2.5, 4.2, 5.95] {
+            let part = try self.read(records, recording, at: recording.start + seconds)
+            let first = try #require(part.frames.first { $0.track == 0 })
+            let time = Double(first.pts) / 1_000_000
+            #expect(first.isKey && time <= seconds + 0.06 && time > seconds - 1.1, "\(seconds): \(time)")
+            let tail = read.frames.filter { $0.track == 0 }.suffix(part.frames.filter { $0.track == 0 }.count)
+            #expect(tail.map(\.payload) == part.frames.filter { $0.track == 0 }.map(\.payload), "\(seconds)")
+        }
+    }
+
+    @Test("Two times with a gap are two recordings, and sources do not mix")
+    func gaps() async throws {
+        let frames = try await frames(seconds: 3)
+        let records = try open()
+        try record(frames, in: records, at: Self.base)
+        try record(frames, in: records, at: Self.base + 60_000)
+        try record(frames, in: records, at: Self.base + 5_000, source: 9)
+        #expect(all(records).count == 2 && all(records, source: 9).count == 1 && all(records, source: 1).isEmpty)
+        let between = Date(timeIntervalSince1970: Double(Self.base + 20_000) / 1000)
+        let next = try #require(records.recordings(of: 0, from: between, to: .distantFuture, limit: 1).first)
+        #expect(abs(next.start.timeIntervalSince(between) - 40) < 0.5)
+        // The same after a restart.
+        let (before, again) = (all(records), all(try open()))
+        #expect(before == again)
+    }
+
+    @Test("A file whose writer was killed is kept up to its last fragment; a damaged one is left out, and not removed")
+    func killed() async throws {
+        let frames = try await frames(seconds: 6)
+        let records = try open()
+        try record(frames, in: records, at: Self.base)
+        let names = try FileManager.default.contentsOfDirectory(atPath: folder.file("records")).sorted()
+        // As after kill -9: without the length in its name, cut off in the middle of a fragment.
+        let last = folder.file("records/\(try #require(names.last))")
+        let open = folder.file(
+            "records/\(names.last?.split(separator: "-").prefix(2).joined(separator: "-") ?? "").mp4")
+        let bytes = try Data(contentsOf: URL(filePath: last))
+        try bytes.prefix(bytes.count * 2 / 3).write(to: URL(filePath: open))
+        try FileManager.default.removeItem(atPath: last)
+        // The one in the middle is overwritten with noise.
+        let middle = folder.file("records/\(names[1])")
+        try Data((0..<5000).map { UInt8(truncatingIfNeeded: $0 &* 31) }).write(to: URL(filePath: middle))
+        try Data([1, 2, 3]).write(to: URL(filePath: folder.file("records/0-77.mp4")))
+        try Data([1, 2, 3]).write(to: URL(filePath: folder.file("records/notes.txt")))
+
+        let again = try self.open()
+        let recording = try #require(all(again).first)
+        #expect(all(again).count == 1 && recording.duration > 4.5 && recording.duration < 6)
+        let read = try read(again, recording, at: recording.start)
+        let pictures = read.frames.filter { $0.track == 0 }
+        #expect(
+            pictures.count > 25 && pictures.count < 45, "two seconds are lost, the rest is played: \(pictures.count)")
+        for name in [middle, folder.file("records/0-77.mp4"), folder.file("records/notes.txt")] {
+            #expect(FileManager.default.fileExists(atPath: name))
+        }
+    }
+
+    @Test("The folder keeps its limit, and the newest files")
+    func limit() async throws {
+        let frames = try await frames(seconds: 20)
+        let records = try open(60_000)
+        try record(frames, in: records, at: Self.base)
+        let size = try FileManager.default.contentsOfDirectory(atPath: folder.file("records")).reduce(0) {
+            $0 + ((try FileManager.default.attributesOfItem(atPath: folder.file("records/\($1)"))[.size] as? Int) ?? 0)
+        }
+        #expect(size == records.byteCount && size <= 90_000, "\(size)")
+        let recording = try #require(all(records).last)
+        #expect(recording.end.timeIntervalSince1970 * 1000 > Double(Self.base + 19_000))
+        #expect(recording.start.timeIntervalSince1970 * 1000 > Double(Self.base + 1000))
+        _ = try read(records, recording, at: recording.start)
+        #expect(throws: ApusError(.recordingListEmpty)) {
+            let gone = Date(timeIntervalSince1970: Double(Self.base) / 1000)
+            _ = try records.reader(of: 0, in: recording, at: gone)
+        }
+    }
+
+    @Test("Where the clock is set, files have its times; a clock that is back an hour replaces nothing")
+    func clock() async throws {
+        let frames = try await frames(seconds: 3)
+        let records = try open()
+        try record(frames, in: records, at: Self.base)
+        try record(frames, in: records, at: Self.base + 7_200_000)
+        try record(frames, in: records, at: Self.base)
+        #expect(try FileManager.default.contentsOfDirectory(atPath: folder.file("records")).count == 6)
+        #expect(all(records).map { Int($0.duration.rounded()) } == [3, 3])
+    }
+}
