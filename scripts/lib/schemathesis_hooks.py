@@ -24,3 +24,12 @@ schemas = strategies.fixed_dictionaries({}, optional={
         strategies.sampled_from(["ProReadonly", "ProWritable", "Action"]),
         strategies.fixed_dictionaries({"properties": leaves}), max_size=3)})
 schemathesis.openapi.format("json-schema", schemas.map(json.dumps))
+
+# Manifests of firmware (docs/firmware.md): as `apus firmware sign` writes them.
+schemathesis.openapi.format("json-manifest", strategies.builds(
+    lambda product, version, size, digits: json.dumps(
+        {"product": product, "version": ".".join(map(str, version)), "size": size, "sha256": digits, "from": ""},
+        separators=(",", ":")),
+    strategies.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,20}", fullmatch=True),
+    strategies.tuples(*[strategies.integers(0, 999)] * 3), strategies.integers(1, 10**9),
+    strategies.from_regex(r"[0-9a-f]{64}", fullmatch=True)))

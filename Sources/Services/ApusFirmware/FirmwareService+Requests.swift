@@ -119,6 +119,7 @@ extension FirmwareService {
         _ request: ClientCreateFirmwareRequest, _ call: ClientCall
     ) async throws(ApusError) -> ClientFirmware {
         let customer = try customer(named: request.customer, call)
+        try await sessionRecords.check(CustomerID(rawValue: customer))
         let manifest = try FirmwareManifest(text: request.manifest)
         guard request.signature.count == 64 else {
             throw ApusError(.badParameter, "the signature must have 64 bytes")
@@ -133,7 +134,6 @@ extension FirmwareService {
         }
         try FirmwareLanguage.check(descriptions)
         try await refused.countingRefusals { () async throws(ApusError) in
-            try await sessionRecords.check(CustomerID(rawValue: customer))
             try await records.create(
                 manifest, signature: Array(request.signature), descriptions, url: request.url, of: customer,
                 configuration)

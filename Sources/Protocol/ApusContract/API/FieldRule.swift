@@ -9,8 +9,8 @@ public struct FieldRule: Sendable, Hashable {
     /// True if the items of a repeated field must differ.
     public var itemsDiffer = false
     public var isRequired: Bool
-    /// The format of a text that is JSON: `json`, `json-schema`, or `json-` and the only member of the object that it
-    /// is.
+    /// The format of a text that is JSON: `json`, `json-schema`, `json-manifest`, or `json-` and the only member of the
+    /// object that it is.
     public var jsonFormat: String?
 
     public init(
@@ -31,6 +31,10 @@ public struct FieldRule: Sendable, Hashable {
     }()
     /// A text that is a schema of things (docs/things.md).
     public static let jsonSchema = json(format: "json-schema")
+    /// A text that is the manifest of a firmware (docs/firmware.md).
+    public static let firmwareManifest = json(format: "json-manifest")
+    /// An Ed25519 signature, in base64.
+    public static let signature = Self(pattern: "^[A-Za-z0-9+/]{85}[AQgw]==$", isRequired: true)
     /// A text that is a JSON object with one member.
     public static func json(member: String) -> Self { json(format: "json-\(member)") }
 

@@ -5,7 +5,11 @@ extension ClientCreateFirmwareRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             130, "firmware.create", .post("/v1/customers/{customer}/firmware"), roles: [.customer, .admin],
-            isAudited: true, fields: ["customer": .identifier, "url": FieldRule(pattern: "^(https://[!-~]{1,500})?$")],
+            isAudited: true,
+            fields: [
+                "customer": .identifier, "manifest": .firmwareManifest, "signature": .signature,
+                "url": FieldRule(pattern: "^(https://[!-~]{1,500})?$"),
+            ],
             "Add a version of a product's firmware by its signed manifest, or replace its descriptions.")
     }
 }
