@@ -132,7 +132,7 @@ struct RecordingFolderTests {
         let bytes = try Data(contentsOf: URL(filePath: last))
         try bytes.prefix(bytes.count * 2 / 3).write(to: URL(filePath: open))
         try FileManager.default.removeItem(atPath: last)
-        // The one in the middle is overwritten with noise.
+        // The one in the middle is overwritten with noise, and played from as well.
         let middle = folder.file("records/\(names[1])")
         try Data((0..<5000).map { UInt8(truncatingIfNeeded: $0 &* 31) }).write(to: URL(filePath: middle))
         try Data([1, 2, 3]).write(to: URL(filePath: folder.file("records/0-77.mp4")))
@@ -145,6 +145,11 @@ struct RecordingFolderTests {
         let pictures = read.frames.filter { $0.track == 0 }
         #expect(
             pictures.count > 25 && pictures.count < 45, "two seconds are lost, the rest is played: \(pictures.count)")
+        let inside = try self.read(again, recording, at: recording.start + 2.6)
+        #expect(inside.frames.count { $0.track == 0 } > 5, "the next file is played")
+        try FileManager.default.removeItem(atPath: folder.file("records/\(names[0])"))
+        _ = try self.read(again, recording, at: recording.start)
+        #expect((all(again).first?.start ?? .distantPast) > recording.start + 1, "a file that is gone is forgotten")
         for name in [middle, folder.file("records/0-77.mp4"), folder.file("records/notes.txt")] {
             #expect(FileManager.default.fileExists(atPath: name))
         }
@@ -178,5 +183,26 @@ struct RecordingFolderTests {
         try record(frames, in: records, at: Self.base)
         #expect(try FileManager.default.contentsOfDirectory(atPath: folder.file("records")).count == 6)
         #expect(all(records).map { Int($0.duration.rounded()) } == [3, 3])
+    }
+
+    @Test("Frames that come late and then catch up have their own times; a clock that was set decides a file later")
+    func late() async throws {
+        let frames = try await frames(seconds: 12)
+        for name in ["late", "set"] {
+            var limits = RecordingFolder.Limits()
+            limits.fileDuration = .seconds(2)
+            let records = try RecordingFolder(path: folder.file(name), limits: limits, log: Self.log)
+            let writer = try RecordingWriter(records)
+            for var frame in frames {
+                let ms = frame.header.ptsMicroseconds / 1000
+                // A burst of three seconds comes at once, and the rest at its time.
+                let delay = name == "set" ? ms < 3000 ? 0 : 7_200_000 : (3000..<6000).contains(ms) ? 6000 - ms : 0
+                frame.header.captureMilliseconds = UInt32(truncatingIfNeeded: Self.base + ms + delay)
+                writer.write(frame)
+            }
+            writer.finish()
+            let found = all(records).map { Int($0.duration.rounded()) }
+            #expect(name == "late" ? found == [12] : found.count == 2 && found.reduce(0, +) == 12, "\(name): \(found)")
+        }
     }
 }

@@ -287,8 +287,16 @@ struct PlaybackTests {
         let theirs = own.player(second)
         try await eventually { () throws(ApusError) in try await theirs.play(at: recording.start) }
         try await eventually("its frames") { own.count > 5 }
-        try await owner.unshare(Self.cam, with: guestAccount)
-        try await eventually("the end") { own.state.withLock { $0.ended }?.code == .illegalRelation }
+        // Without control, but still allowed to watch: the playback ends, and those of others later are not seen.
+        try await owner.share(Self.cam, with: guestAccount, control: false)
+        try await eventually("the end") { own.state.withLock { $0.ended }?.code == .notAllowed }
+        let seen = own.count
+        let shown = watching.withLock { $0 }
+        let third = Screen().player(owner)
+        try await third.play(at: recording.start)
+        try await eventually("the live picture goes on") { watching.withLock { $0 } > shown + 20 }
+        #expect(own.count == seen)
+        await third.stop()
         #expect(screen.state.withLock { $0.ended } == nil)
         await player.stop()
     }

@@ -26,8 +26,10 @@ extension ClientSession {
             let answer = try await askDevice(device, PlaybackMessages.listAction, try PlaybackMessages.json(request))
             let list = try PlaybackMessages.List(json: answer)
             // The one with which the answer before ended may come again.
-            found += list.recordings.filter { $0.start > found.last?.start ?? .distantPast }
-            guard list.more, let last = list.list.last, last[1] > from, found.count < Self.recordingsMax else {
+            let new = list.recordings.filter { $0.start > found.last?.start ?? .distantPast }
+            found += new
+            guard list.more, !new.isEmpty, let last = list.list.last, last[1] < to, found.count < Self.recordingsMax
+            else {
                 return Array(found.prefix(Self.recordingsMax))
             }
             from = last[1]

@@ -75,6 +75,7 @@ public actor PlaybackPlayer {
 
     /// The device hears of this player that often. It ends a playback after a minute without that.
     private static let keepInterval = Duration.seconds(20)
+    private static let idleTime = Duration.seconds(60)
 
     /// Makes a player, which has no connection to the device yet.
     ///
@@ -198,7 +199,14 @@ public actor PlaybackPlayer {
         player.skipRuns(before: answer.epoch)
         player.start()
         // The device sends frames once this player cannot miss them.
-        guard await Self.isFirst(of: granted, within: Self.grantTime) else {
+        let isGranted = await Self.isFirst(of: granted, within: Self.grantTime)
+        let isOpen = shared.withLock { shared in
+            // It may have been refused, or ended, since.
+            guard isGranted, shared.phase == .opening else { return false }
+            shared.phase = .open
+            return true
+        }
+        guard isOpen else {
             player.stop()
             _ = try? await ask(.init(.stop, id))
             throw shared.withLock { shared in
@@ -206,7 +214,6 @@ public actor PlaybackPlayer {
                 return shared.refusal ?? ApusError(.openingTimedOut)
             }
         }
-        shared.withLock { $0.phase = .open }
         opened = Opened(player: player, id: id, keeper: keeper(of: id))
         isPlaying = false
         return recording
@@ -229,11 +236,17 @@ public actor PlaybackPlayer {
         let opened = try current()
         let at = min(max(0, time.milliseconds), PlaybackMessages.timeMax)
         shared.withLock { $0.isSeeking = true }
-        defer { shared.withLock { $0.isSeeking = false } }
+        defer {
+            // The run may have ended meanwhile.
+            let isFinished = shared.withLock { shared in
+                shared.isSeeking = false
+                return shared.endedRun >= shared.epoch
+            }
+            if isFinished { report(.finished) }
+        }
         let answer = try await askOpened(.init(.seek, opened.id, at: at))
         opened.player.skipRuns(before: answer.epoch)
         note(answer)
-        if shared.withLock({ $0.endedRun >= answer.epoch }) { report(.finished) }
     }
 
     private func control(_ verb: PlaybackMessages.Verb) async throws(ApusError) {
@@ -287,10 +300,16 @@ public actor PlaybackPlayer {
 
     private func keeper(of id: String) -> Task<Void, Never> {
         Task { [weak self] in
+            var lastKept = MonotonicTime.now()
             while (try? await Task.sleep(for: Self.keepInterval)) != nil {
                 guard let self else { return }
-                // A failure that lasts has ended the playback; after another one the next round tries again.
-                _ = try? await self.ask(.init(.keep, id))
+                // A failure that lasts has ended the playback. After another one the next round tries again, until the
+                // device has given it up.
+                if (try? await self.ask(.init(.keep, id))) != nil {
+                    lastKept = .now()
+                } else if MonotonicTime.now() - lastKept >= Self.idleTime {
+                    return await self.over(ApusError(.connectionIdle, "the device was not reached for a minute"))
+                }
             }
         }
     }

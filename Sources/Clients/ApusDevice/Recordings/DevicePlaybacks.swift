@@ -160,11 +160,13 @@ public final class DevicePlaybacks: Sendable {
             let new = Playback(source: source, isPaused: isPaused, feed: feed)
             return state.playbacks.updateValue(new, forKey: place)?.feed
         }?.stop()
-        guard let epoch = await feed.start(within: Self.openTime) else {
+        let epoch: UInt32
+        do throws(ApusError) {
+            epoch = try await feed.start(within: Self.openTime)
+        } catch {
             feed.stop()
             // It may have ended meanwhile: for its idleness, or by endAll().
-            guard state.withLock({ $0.playbacks[place]?.feed === feed }) else { throw ApusError(.hungUp) }
-            throw ApusError(.deviceBusy, "the cluster does not accept the stream of the recording now")
+            throw state.withLock { $0.playbacks[place]?.feed === feed } ? error : ApusError(.hungUp)
         }
         guard state.withLock({ $0.playbacks[place]?.feed === feed }) else {
             feed.stop()

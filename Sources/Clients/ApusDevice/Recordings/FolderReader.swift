@@ -31,7 +31,26 @@ final class FolderReader: RecordingReader {
         guard let file = folder.file(of: source, at: time) else { throw ApusError(.recordingListEmpty) }
         self.file = file
         interrupt = try LibAVInterrupt()
-        try open(from: max(0, time - file.start) * 1000)
+        do throws(ApusError) {
+            try open(from: max(0, time - file.start) * 1000)
+        } catch {
+            skip(error)
+            guard openNext() else { throw error }
+        }
+    }
+
+    /// Opens the next file that can be read. Returns false behind the last one.
+    private func openNext() -> Bool {
+        while let next = folder.file(of: source, after: file) {
+            file = next
+            do throws(ApusError) {
+                try open(from: 0)
+                return true
+            } catch {
+                skip(error)
+            }
+        }
+        return false
     }
 
     func next() throws(ApusError) -> SourceEvent {
@@ -42,9 +61,7 @@ final class FolderReader: RecordingReader {
                 waiting.append(event(of: frame))
                 continue
             }
-            guard let next = folder.file(of: source, after: file) else { return .ended }
-            file = next
-            do throws(ApusError) { try open(from: 0) } catch { skip(error) }
+            guard openNext() else { return .ended }
         }
     }
 
@@ -58,9 +75,11 @@ final class FolderReader: RecordingReader {
 
     private func skip(_ error: ApusError) {
         reader = nil
+        let path = folder.openPath(of: source, file)
+        if !FileManager.default.fileExists(atPath: path) { folder.forget(file, of: source) }
         folder.log.warning(
             "A recording cannot be read further",
-            metadata: Logger.facts(of: error).merging([LogKey.path: "\(folder.path(of: source, file))"]) { $1 })
+            metadata: Logger.facts(of: error).merging([LogKey.path: "\(path)"]) { $1 })
     }
 
     private func event(of frame: SourceFrame) -> SourceEvent {

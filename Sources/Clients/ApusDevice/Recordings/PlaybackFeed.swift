@@ -18,6 +18,8 @@ final class PlaybackFeed: Sendable {
         /// Frames are published from now on; nil until the cluster has accepted the stream.
         var epoch: UInt32?
         var waiting: CheckedContinuation<UInt32?, Never>?
+        /// Waits until the recording is open, or cannot be opened.
+        var reading: CheckedContinuation<ApusError?, Never>?
         var isOver = false
     }
 
@@ -49,8 +51,10 @@ final class PlaybackFeed: Sendable {
 
     /// Opens the stream, and begins to read.
     ///
-    /// - Returns: the number of the run; nil if the cluster has not accepted the stream in time.
-    func start(within limit: Duration) async -> UInt32? {
+    /// - Returns: the number of the run.
+    /// - Throws: 20100 if the cluster has not accepted the stream in time, 21032 if the recording was removed, 10026 if
+    ///   it cannot be read.
+    func start(within limit: Duration) async throws(ApusError) -> UInt32 {
         publisher.start()
         let timer = Task { [weak self] in
             guard (try? await Task.sleep(for: limit)) != nil else { return }
@@ -64,10 +68,19 @@ final class PlaybackFeed: Sendable {
             }
             if isOpen { continuation.resume(returning: epoch) }
         }
-        guard epoch != nil else { return nil }
-        thread.start(name: "apus-playback", onEnd: { [self] error in ended(error) }) { [self] _ throws(ApusError) in
-            try run()
+        guard let epoch else {
+            throw ApusError(.deviceBusy, "the cluster does not accept the stream of the recording now")
         }
+        let failure = await withCheckedContinuation { continuation in
+            state.withLock { $0.reading = continuation }
+            thread.start(
+                name: "apus-playback",
+                onEnd: { [self] error in
+                    opened(reader: error ?? ApusError(.hungUp))
+                    ended(error)
+                }, run: { [self] _ throws(ApusError) in try run() })
+        }
+        if let failure { throw failure }
         return epoch
     }
 
@@ -105,8 +118,20 @@ final class PlaybackFeed: Sendable {
 
     // MARK: - Reading
 
+    /// The recording is open, or why it is not. The first call counts.
+    private func opened(reader failure: ApusError?) {
+        let reading = state.withLock { state in
+            defer { state.reading = nil }
+            return state.reading
+        }
+        reading?.resume(returning: failure)
+    }
+
     private func run() throws(ApusError) {
         let reader = try store.reader(of: source, in: recording, at: time)
+        opened(reader: nil)
+        // A player that has not joined the stream yet must not miss its end.
+        defer { while isPaused, (MonotonicTime.now() + Self.pauseSlice).sleep(unless: { thread.isStopped }) {} }
         var anchor: (line: Int64, clock: MonotonicTime)?
         while !thread.isStopped {
             switch try reader.next() {
@@ -129,6 +154,8 @@ final class PlaybackFeed: Sendable {
             }
         }
     }
+
+    private var isPaused: Bool { state.withLock { $0.isPaused } }
 
     /// - Returns: true if it was paused.
     private func waitWhilePaused(before flags: MediaFlags) -> Bool {

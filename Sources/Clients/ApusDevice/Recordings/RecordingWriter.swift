@@ -61,11 +61,24 @@ public final class RecordingWriter: Sendable {
     private struct Progress {
         var open: Open?
         var configurations: [UInt8: MediaFrame] = [:]
-        /// Frames of video are the places where a file may begin; without video, each frame is.
-        var hasVideo = false
         /// The presentation time and the clock of the last file's start.
         var last: (pts: Int64, clock: Int64)?
+        /// The last file began later by the clock than by the times of its frames.
+        var wasLate = false
         var pausedUntil = MonotonicTime.zero
+
+        /// When a file begins: the times of the frames are steadier than the clock, which decides after it was set.
+        ///
+        /// Frames that come late, such as after the process was stopped, look like a clock that was set forward. They
+        /// have their own times, and the clock decides if the next file is late too.
+        mutating func start(at clock: Int64, _ pts: Int64) -> Int64 {
+            guard let last else { return clock }
+            let expected = last.clock + (pts - last.pts) / 1000
+            let late = clock - expected
+            let keeps = abs(late) <= RecordingWriter.clockStepMax || late > 0 && !wasLate
+            wasLate = keeps && late > RecordingWriter.clockStepMax
+            return keeps ? expected : clock
+        }
     }
 
     private func run() {
@@ -83,9 +96,6 @@ public final class RecordingWriter: Sendable {
     private func record(_ frame: MediaFrame, _ progress: inout Progress) {
         if frame.header.flags.contains(.configuration) {
             progress.configurations[frame.header.track] = frame
-            if let configuration = try? TrackConfiguration(decoding: frame.payload), configuration.codec.isVideo {
-                progress.hasVideo = true
-            }
         } else if frame.header.flags.contains(.key) {
             begin(frame, &progress)
         }
@@ -111,10 +121,8 @@ public final class RecordingWriter: Sendable {
             end(&progress)
         }
         guard MonotonicTime.now() >= progress.pausedUntil else { return }
-        // The times of the frames are steadier than the clock, which decides after it was set.
         let clock = Self.time(frame.header.captureMilliseconds, near: Date().milliseconds)
-        let next = progress.last.map { $0.clock + (pts - $0.pts) / 1000 }
-        let start = next.flatMap { abs($0 - clock) <= Self.clockStepMax ? $0 : nil } ?? clock
+        let start = progress.start(at: clock, pts)
         progress.last = (pts, start)
         do throws(ApusError) {
             folder.makeRoom(for: 0)
@@ -187,7 +195,11 @@ public final class RecordingWriter: Sendable {
         }
         file.isOpen = false
         // Who opens the earlier name in between fails, and asks for the last one.
-        if rename(path, folder.path(of: source, file)) == 0 { folder.put(file, of: source) }
+        guard rename(path, folder.path(of: source, file)) == 0 else {
+            // It is found again at the next start.
+            return folder.forget(file, of: source)
+        }
+        folder.put(file, of: source)
     }
 
     /// The file is given up. On a full disk the oldest one is removed, and the next key frame begins another.

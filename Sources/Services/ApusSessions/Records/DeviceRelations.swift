@@ -88,8 +88,10 @@ extension DeviceRecord {
             guard let account else { throw ApusError(.illegalRelation, "the device is bound to no account") }
             guard share.account != account else { throw ApusError(.boundToThisUser) }
             if let index = shares.firstIndex(where: { $0.account == share.account }) {
+                // Control that is lost ends what needs it, such as the playback of a recording.
+                let isLess = shares[index].control && !share.control
                 shares[index] = share
-                return []
+                return isLess ? [share.account] : []
             }
             guard shares.count < Self.sharesMax else {
                 throw ApusError(.overloaded, "the device is shared with \(Self.sharesMax) accounts already")
