@@ -106,6 +106,10 @@ struct DeviceRelationTests {
         }
         _ = try record.apply(.share(DeviceShare(account: Self.ben, control: true)), by: Self.anna, now: 5)
         #expect(record.shares == [DeviceShare(account: Self.ben, control: true)])
+        // Control that ends is a right that is lost; the same share once more is none.
+        let view = DeviceRelationChange.share(DeviceShare(account: Self.ben, control: false))
+        #expect(try record.apply(view, by: Self.anna, now: 5) == [Self.ben])
+        #expect(try record.apply(view, by: Self.anna, now: 5).isEmpty)
         Self.fails(.boundToThisUser, record, .share(DeviceShare(account: Self.anna, control: true)), by: Self.anna)
         Self.fails(.boundToThisUser, record, .unshare(Self.anna), by: Self.anna)
         // A guest leaves. Once more changes nothing: the answer may have been lost.

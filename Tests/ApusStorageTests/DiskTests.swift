@@ -1,59 +1,19 @@
 import ApusCore
 import ApusStorage
+import ApusTestKit
 import Foundation
 import Testing
 
-#if canImport(Glibc)
-import Glibc
-#elseif canImport(Musl)
-import Musl
-#endif
-
-/// A disk of its own, in memory, for as long as this exists.
-private final class Disk {
-    /// Whether this process may make one.
-    static let canBeMade: Bool = {
-        guard getuid() == 0, let disk = try? Disk(byteCount: 1 << 20) else { return false }
-        return disk.isMounted
-    }()
-
-    let path: String
-    let isMounted: Bool
-    private let scratch: Scratch
-
-    init(byteCount: Int) throws {
-        scratch = try Scratch()
-        path = scratch.path
-        isMounted = mount("tmpfs", path, "tmpfs", 0, "size=\(byteCount)") == 0
-    }
-
-    /// Takes all the room that is left.
-    func fill(_ file: String) throws {
-        var status = statvfs()
-        try #require(statvfs(path, &status) == 0)
-        let descriptor = open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0o600)
-        defer { close(descriptor) }
-        try #require(posix_fallocate(descriptor, 0, off_t(status.f_bavail * status.f_frsize)) == 0)
-    }
-
-    func remount(isReadOnly: Bool) -> Bool {
-        let flags = UInt(MS_REMOUNT) | (isReadOnly ? UInt(MS_RDONLY) : 0)
-        return mount("tmpfs", path, "tmpfs", flags, nil) == 0
-    }
-
-    deinit { if isMounted { umount2(path, Int32(MNT_DETACH)) } }
-}
-
-@Suite("Records on a disk that fails (D9)", .enabled(if: Disk.canBeMade, "a disk in memory cannot be made here"))
+@Suite("Records on a disk that fails (D9)", .enabled(if: TestDisk.canBeMade, "a disk in memory cannot be made here"))
 struct DiskTests {
     @Test("A full disk refuses changes with 10021, loses nothing, and is used again as soon as it has room")
     func full() async throws {
-        let disk = try Disk(byteCount: 3 << 20)
+        let disk = TestDisk(byteCount: 3 << 20)
         let path = disk.path + "/records.sqlite"
         let store = try await SQLiteRecordStore(path: path, cluster: testCluster)
         try await store.commit(write("first", [1]))
         let ballast = disk.path + "/ballast"
-        try disk.fill(ballast)
+        try #require(disk.fill(ballast))
         let body = [UInt8](repeating: 7, count: 20_000)
         var acknowledged: [String] = []
         let error = await #expect(throws: ApusError.self) {
@@ -85,7 +45,7 @@ struct DiskTests {
 
     @Test("A copy that does not fit leaves nothing behind, and the records as they were")
     func copyTooLarge() async throws {
-        let disk = try Disk(byteCount: 3 << 20)
+        let disk = TestDisk(byteCount: 3 << 20)
         let scratch = try Scratch(isInMemory: true)
         let (path, copy) = (scratch.path + "/records.sqlite", disk.path + "/copy.sqlite")
         let store = try await SQLiteRecordStore(path: path, cluster: testCluster)
@@ -114,7 +74,7 @@ struct DiskTests {
 
     @Test("A disk that became read-only is refused with 10021, and the records are whole when it can be written again")
     func readOnly() async throws {
-        let disk = try Disk(byteCount: 3 << 20)
+        let disk = TestDisk(byteCount: 3 << 20)
         let path = disk.path + "/records.sqlite"
         let store = try await SQLiteRecordStore(path: path, cluster: testCluster)
         try await store.commit(write("cam", [1]))
@@ -132,11 +92,11 @@ struct DiskTests {
 
     @Test("A blob that does not fit is refused with 10021 and leaves nothing, and is taken once there is room")
     func blobs() async throws {
-        let disk = try Disk(byteCount: 1 << 20)
+        let disk = TestDisk(byteCount: 1 << 20)
         let store = try await DirectoryBlobStore(path: disk.path + "/blobs")
         let kept = try await store.put([1, 2, 3])
         let ballast = disk.path + "/ballast"
-        try disk.fill(ballast)
+        try #require(disk.fill(ballast))
         let content = [UInt8](repeating: 7, count: 200_000)
         await #expect(throws: ApusError(.storageFailed)) { try await store.put(content) }
         #expect(try await store.get(BlobID(of: content)) == nil)

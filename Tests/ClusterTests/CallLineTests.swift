@@ -9,55 +9,6 @@ struct CallLineTests {
     private static let bell = DeviceID(unchecked: "bell")
     private static let base = 31_300
 
-    /// Three nodes whose clients have a long line each.
-    private final class Lines {
-        let cluster: Cluster
-        let ports: [Int]
-        private let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
-        private var proxies: [DelayProxy] = []
-
-        init() async throws {
-            let base = CallLineTests.base
-            cluster = try Cluster(configuredNodes: 3, basePort: base, advertised: { base + ($0 - 1) * 10 + 5 })
-            ports = (0..<3).map { base + $0 * 10 + 5 }
-            do {
-                for port in ports {
-                    proxies.append(try await DelayProxy(port: port, target: port - 4, group: group))
-                }
-            } catch {
-                cluster.down()
-                throw error
-            }
-        }
-
-        func set(_ milliseconds: Int) {
-            for proxy in proxies { proxy.set(DelayProxy.Line(roundTrip: .milliseconds(Int64(milliseconds)))) }
-        }
-
-        func pair() async throws -> (bell: CallClient, app: CallClient) {
-            let bell = try await CallClient(cluster, 1, device: "bell", ports: ports).ready()
-            let phone = Array(ports[1...]) + [ports[0]]
-            return (bell, try await CallClient(cluster, 2, access: "phone", ports: phone).ready())
-        }
-
-        private func end() async {
-            for proxy in proxies { try? await proxy.close() }
-            cluster.down()
-            try? await group.shutdownGracefully()
-        }
-
-        static func with(_ body: (Lines) async throws -> Void) async throws {
-            let lines = try await Lines()
-            do {
-                try await body(lines)
-            } catch {
-                await lines.end()
-                throw error
-            }
-            await lines.end()
-        }
-    }
-
     /// How often each stage came, in order.
     private func stages(_ client: CallClient, _ call: String) -> [String] {
         client.notices(of: call).map { notice in
@@ -85,12 +36,12 @@ struct CallLineTests {
 
     @Test("On lines of 0 to 1,000 ms a call rings, has media in both directions, and ends; each notice comes once")
     func calls() async throws {
-        try await Lines.with { lines in
+        try await LongLines.with(base: Self.base) { lines in
             for roundTrip in [0, 300, 1_000] { try await call(lines, roundTrip) }
         }
     }
 
-    private func call(_ lines: Lines, _ roundTrip: Int) async throws {
+    private func call(_ lines: LongLines, _ roundTrip: Int) async throws {
         lines.set(roundTrip)
         let (bell, app) = try await lines.pair()
         let begin = MonotonicTime.now()
@@ -120,7 +71,7 @@ struct CallLineTests {
 
     @Test("On a line of a second, a cancel and an accept that cross end the call in one way for both sides (CALL-8)")
     func crossing() async throws {
-        try await Lines.with { lines in
+        try await LongLines.with(base: Self.base) { lines in
             lines.set(1_000)
             let (bell, app) = try await lines.pair()
             for _ in 0..<3 {
@@ -140,7 +91,7 @@ struct CallLineTests {
 
     @Test("On lines of 300 ms, a call whose nodes are killed in turn loses no frame, and ends as it should (CALL-13)")
     func kills() async throws {
-        try await Lines.with { lines in
+        try await LongLines.with(base: Self.base) { lines in
             lines.set(300)
             let (bell, app) = try await lines.pair()
             let call = try await app.ring(bell)

@@ -9,7 +9,7 @@ import Testing
 
 @Suite("The numbers between apps and devices, across nodes (IV-C16, IV-A6)", .serialized, .timeLimit(.minutes(4)))
 struct PeerNumberTests {
-    private static let cam = PlaybackTests.cam
+    private static let cam = PlaybackHome.cam
     private static let path = "Action._playback.ctlVal"
 
     /// A device whose program answers as it likes.
@@ -25,26 +25,20 @@ struct PeerNumberTests {
 
     @Test("A playback that the device ends is 20002, an idle one 20008, a forgotten one 20009, one too many 20007")
     func ends() async throws {
-        let folder = Folder()
-        let (records, _) = try await PlaybackTests.recorded(folder)
         let cluster = try Cluster(nodes: 3, basePort: 31_580)
         defer { cluster.down() }
         var limits = PlaybackTable.Limits()
         (limits.countMax, limits.idleTime) = (1, .seconds(3))
-        let camera = try PlaybackTests.Camera(cluster, records, limits: limits)
-        let app = try cluster.session(node: 2, token: try cluster.token("--role", "app"))
+        let home = try await PlaybackHome(cluster, limits: limits)
+        let (camera, app, recording) = (home.camera, home.app, home.recording)
         let other = try cluster.session(node: 3, token: try cluster.token("--role", "app", "--access", "other"))
         defer { for session in [app, other] { session.close() } }
-        let recording = try #require(
-            try await eventually { () throws(ApusError) in
-                try await app.recordings(of: Self.cam, from: Date() - 3600, to: Date())
-            }.first)
-        let screen = PlaybackTests.Screen()
+        let screen = PlaybackScreen()
         let player = screen.player(app)
         try await player.prepare(at: recording.start)
         await fails(.connectionExists) { () throws(ApusError) in try await player.prepare(at: recording.start) }
         await fails(.deviceChannelsFull) { () throws(ApusError) in
-            try await PlaybackTests.Screen().player(other).prepare(at: recording.start)
+            try await PlaybackScreen().player(other).prepare(at: recording.start)
         }
         camera.playbacks.endAll()
         await fails(.hungUp) { () throws(ApusError) in try await player.pause() }
@@ -67,7 +61,7 @@ struct PeerNumberTests {
 
         try await player.play(at: recording.start)
         camera.close()
-        let second = try PlaybackTests.Camera(cluster, records)
+        let second = try PlaybackCamera(cluster, home.records)
         defer { second.close() }
         try await eventually("the device has restarted, and knows nothing of it") {
             do throws(ApusError) {
@@ -108,7 +102,7 @@ struct PeerNumberTests {
             }
         }
         await fails(.notImplemented) { () throws(ApusError) in
-            try await PlaybackTests.Screen().player(app).play(at: Date())
+            try await PlaybackScreen().player(app).play(at: Date())
         }
         work.cancel()
         session.close()
@@ -141,7 +135,7 @@ struct PeerNumberTests {
             _ = try await app.recordings(of: Self.cam, from: Date(), to: Date() - 60)
         }
         await fails(.openingTimedOut) { () throws(ApusError) in
-            try await PlaybackTests.Screen().player(app).play(at: Date())
+            try await PlaybackScreen().player(app).play(at: Date())
         }
     }
 
@@ -173,7 +167,7 @@ struct PeerNumberTests {
             _ = try await forged.performAction("Action.wait.ctlVal", json: "1", on: Self.cam)
         }
         await fails(.tokenRefused) { () throws(ApusError) in
-            try await PlaybackTests.Screen().player(forged).play(at: Date())
+            try await PlaybackScreen().player(forged).play(at: Date())
         }
         #expect(!begun.withLock { $0 }, "the device has seen nothing of it")
 

@@ -87,7 +87,7 @@ public final class DeviceAgent: Sendable {
         } else {
             await publisher.finish()
         }
-        recording?.finish()
+        await recording?.finish()
         if let result { throw result }
     }
 

@@ -1,6 +1,5 @@
 import ApusCore
 import ApusMedia
-import NIOPosix
 import Synchronization
 
 /// The recording that a player makes while it plays (IV-C12), one at a time.
@@ -47,11 +46,6 @@ final class StreamRecording: Sendable {
             return state.recorder
         }
         guard let recorder else { return 0 }
-        do {
-            // It waits for the disk.
-            return try await NIOThreadPool.singleton.runIfActive { try recorder.finish() }
-        } catch {
-            throw error as? ApusError ?? ApusError(.cancelled)
-        }
+        return try await BlockingWork.run { () throws(ApusError) in try recorder.finish() }
     }
 }

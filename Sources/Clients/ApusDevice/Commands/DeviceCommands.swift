@@ -3,7 +3,6 @@ import ApusContract
 public import ApusCore
 import Foundation
 public import Logging
-import NIOPosix
 import SwiftProtobuf
 import Synchronization
 
@@ -222,26 +221,15 @@ public final class DeviceCommands: Sendable {
         if let journal {
             let isFinished = if case .finished = entry { true } else { false }
             let isSynced = isSynced ?? !isFinished
-            let result = await Self.offPool { () throws(ApusError) in try journal.append(entry, isSynced: isSynced) }
-            if case .failure(let error) = result {
+            do throws(ApusError) {
+                try await BlockingWork.run { () throws(ApusError) in try journal.append(entry, isSynced: isSynced) }
+            } catch {
                 log.error("The journal of commands cannot be written", metadata: ["apus.error": "\(error)"])
                 if case .begun = entry { return error }
             }
         }
         state.withLock { $0.ledger.apply(entry) }
         return nil
-    }
-
-    /// Runs what blocks on a thread for that.
-    private static func offPool(
-        _ body: @escaping @Sendable () throws(ApusError) -> Void
-    ) async -> Result<Void, ApusError> {
-        do {
-            try await NIOThreadPool.singleton.runIfActive { try body() }
-            return .success(())
-        } catch {
-            return .failure(error as? ApusError ?? ApusError(.cancelled))
-        }
     }
 
     // MARK: - Sending

@@ -18,9 +18,8 @@ public final class DevicePlaybacks: Sendable {
     private let session: ClientSession
     private let store: any RecordingStore
     private let log: Logger
+    /// A device carries out one command at a time, so one request at a time is in progress.
     private let state: Mutex<State>
-    /// One request at a time.
-    private let turn = AsyncLock()
 
     private struct State {
         var table: PlaybackTable
@@ -33,7 +32,7 @@ public final class DevicePlaybacks: Sendable {
         var feed: PlaybackFeed
     }
 
-    /// How long the cluster has to accept a stream.
+    /// How long the cluster has to accept a stream, and the disk to give the recording.
     private static let openTime = Duration.seconds(2)
     private static let expiryInterval = Duration.seconds(1)
 
@@ -103,11 +102,14 @@ public final class DevicePlaybacks: Sendable {
         guard let request = PlaybackMessages.decoded(delivery.json, as: PlaybackMessages.Control.self),
             request.id.utf8.count == 32, request.at.map({ (0...PlaybackMessages.timeMax).contains($0) }) ?? true
         else { throw ApusError(.jsonInvalid, "a request about a playback is expected") }
-        await turn.acquire()
-        defer { turn.release() }
         guard request.verb != .open else { return try await open(request, delivery.sender) }
-        let place = try state.withLock { state throws(ApusError) in
-            try state.table.heard(request.id, of: delivery.sender, now: .now())
+        let (place, isRefused) = try state.withLock { state throws(ApusError) in
+            let place = try state.table.heard(request.id, of: delivery.sender, now: .now())
+            return (place, state.playbacks[place]?.feed.isRefused ?? false)
+        }
+        guard !isRefused else {
+            end(place, .hungUp)
+            throw ApusError(.hungUp)
         }
         switch request.verb {
         case .seek: return try await seek(to: request.at, at: place)

@@ -20,7 +20,10 @@ final class PlaybackFeed: Sendable {
         var waiting: CheckedContinuation<UInt32?, Never>?
         /// Waits until the recording is open, or cannot be opened.
         var reading: CheckedContinuation<ApusError?, Never>?
+        /// It was stopped, or not opened in time.
         var isOver = false
+        /// The cluster does not accept the stream any more.
+        var isRefused = false
     }
 
     private let publisher: Publisher
@@ -52,13 +55,14 @@ final class PlaybackFeed: Sendable {
     /// Opens the stream, and begins to read.
     ///
     /// - Returns: the number of the run.
-    /// - Throws: 20100 if the cluster has not accepted the stream in time, 21032 if the recording was removed, 10026 if
-    ///   it cannot be read.
+    /// - Throws: 20100 if the cluster has not accepted the stream in time, or the disk has not answered, 21032 if the
+    ///   recording was removed, 10026 if it cannot be read.
     func start(within limit: Duration) async throws(ApusError) -> UInt32 {
         publisher.start()
         let timer = Task { [weak self] in
             guard (try? await Task.sleep(for: limit)) != nil else { return }
             self?.opened(nil)
+            self?.opened(reader: ApusError(.deviceBusy, "the disk does not give the recording now"))
         }
         defer { timer.cancel() }
         let epoch = await withCheckedContinuation { continuation in
@@ -84,6 +88,9 @@ final class PlaybackFeed: Sendable {
         return epoch
     }
 
+    /// The cluster does not accept the stream any more.
+    var isRefused: Bool { state.withLock(\.isRefused) }
+
     func setPaused(_ isPaused: Bool) { state.withLock { $0.isPaused = isPaused } }
 
     /// Ends the stream at once: the next one of this channel may follow.
@@ -101,6 +108,7 @@ final class PlaybackFeed: Sendable {
         case .open: opened(publisher.epoch)
         case .ended(let error):
             log.notice("The stream of a recording has ended", metadata: Logger.facts(of: error))
+            state.withLock { $0.isRefused = true }
             thread.stop()
             opened(nil)
         }

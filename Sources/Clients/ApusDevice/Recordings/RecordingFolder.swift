@@ -19,6 +19,8 @@ public final class RecordingFolder: RecordingStore {
         public var byteCountMax: Int64 = 4 << 30
         /// How long a file becomes, until the next key frame.
         public var fileDuration: Duration = .seconds(60)
+        /// The wait before a disk that cannot be written is tried again.
+        public var retryInterval: Duration = .seconds(10)
         public init() {}
     }
 

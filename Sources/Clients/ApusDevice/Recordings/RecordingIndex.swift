@@ -4,7 +4,7 @@ import DequeModule
 /// The files of recordings, by their times (docs/recordings.md).
 ///
 /// Files that follow each other within ``gapMax`` are one recording. Pure value. A lookup takes logarithmic time, a
-/// list that of the files in it.
+/// list time in proportion to all files of the source.
 package struct RecordingIndex: Sendable {
     /// One file. Times are Unix milliseconds.
     package struct File: Sendable, Hashable {

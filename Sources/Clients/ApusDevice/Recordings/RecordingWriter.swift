@@ -20,8 +20,6 @@ public final class RecordingWriter: Sendable {
 
     /// Payload bytes that wait for the disk; beyond them frames are not recorded.
     public static let queueByteCountMax = 32 << 20
-    /// The wait before a disk that cannot be written is tried again.
-    static let pause = Duration.seconds(10)
     /// A clock that differs by more from the times of the frames was set.
     private static let clockStepMax: Int64 = 1000
 
@@ -39,10 +37,11 @@ public final class RecordingWriter: Sendable {
     /// - Parameter frame: a configuration, or a frame with the wall clock at its capture.
     package func write(_ frame: MediaFrame) { queue.put(frame) }
 
-    /// Ends the last file. Blocks until that is done.
-    package func finish() {
+    /// Ends the last file, and returns once that is done.
+    package func finish() async {
         queue.close()
-        thread.withLock { $0.take() }?.join()
+        let thread = thread.withLock { $0.take() }
+        _ = try? await BlockingWork.run { () throws(ApusError) in thread?.join() }
     }
 
     // MARK: - On the writer's thread
@@ -208,7 +207,7 @@ public final class RecordingWriter: Sendable {
         let isFull = progress.open?.number == ENOSPC
         if let open = progress.open { close(open) }
         progress.open = nil
-        if !isFull || !folder.removeOldest() { progress.pausedUntil = .now() + Self.pause }
+        if !isFull || !folder.removeOldest() { progress.pausedUntil = .now() + folder.limits.retryInterval }
     }
 
     private func report(_ error: ApusError) {
