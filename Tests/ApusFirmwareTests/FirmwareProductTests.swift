@@ -62,7 +62,7 @@ struct FirmwareProductTests {
         // The same again changes nothing.
         try rollOut(.active, none)
         #expect(product.releases[0].revision == 3)
-        fails(.badParameter) { try rollOut(.draft, none) }
+        fails(.versionConflict) { try rollOut(.draft, none) }
 
         // It stops by itself, and what has failed before does not count when it is active again.
         let failed = FirmwareCount(installed: 0, failed: 1)

@@ -74,9 +74,9 @@ struct FirmwareRecordsTests {
     @Test("Chunks come in any order and again, and the image is sealed only whole and with its hash (IV-E1)")
     func sealing() async throws {
         try await create("1.5.0")
-        await fails(.badParameter) { try await seal("1.5.0") }
+        await fails(.targetUnknown) { try await seal("1.5.0") }
         try await upload("1.5.0", chunks: [2, 3, 0])
-        await fails(.badParameter) { try await seal("1.5.0") }
+        await fails(.targetUnknown) { try await seal("1.5.0") }
         try await refuseBadChunks()
         let wrong = Self.damaged(Self.chunk(1))
         try await records.upload(1, wrong, Self.version("1.5.0"), "bell", of: "acme")

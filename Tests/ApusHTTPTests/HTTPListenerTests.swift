@@ -80,6 +80,9 @@ struct HTTPListenerTests {
                 return .with { $0.nextPageToken = "\(request.account)/\(request.pageSize)/\(request.pageToken)" }
             }
             api.on(ClientDrainNodeRequest.self) { request, _ throws(ApusError) in ClientDrainNodeResponse() }
+            api.on(ClientCreateFirmwareRequest.self) { request, _ in
+                .with { $0.product = request.descriptions.map(\.language).joined(separator: " ") }
+            }
             api.on(ClientRevokeTokensRequest.self) { request, _ throws(ApusError) in
                 guard request.tokenID == "7" || request.all else { throw ApusError(.badParameter) }
                 return ClientRevokeTokensResponse()
@@ -296,6 +299,10 @@ struct HTTPListenerTests {
                 address, "/v1/tokens/revoke", method: "POST", token: "operator",
                 body: Data(#"{"tokenId":"7"}"#.utf8))
             #expect(revoked.status == 200, "\(revoked.body)")
+            let created = try await Self.fetch(
+                address, "/v1/customers/acme/firmware", method: "POST", token: "operator",
+                body: Data(#"{ "descriptions" : [ {"language":"de"} , {"language":"en","text":"[{"} ] }"#.utf8))
+            #expect(created.body == #"{"product":"de en"}"#)
         }
     }
 
@@ -313,6 +320,11 @@ struct HTTPListenerTests {
             ("POST", "/v1/tokens/revoke", "operator", #"{"tokenId":null}"#, 400, 10_001),
             ("POST", "/v1/tokens/revoke", "operator", #"{"tokenId":"7","keepSeconds":7}"#, 400, 10_001),
             ("POST", "/v1/tokens/revoke", "operator", #"{"all":"true","account":"a"}"#, 400, 10_001),
+            ("POST", "/v1/customers/a/firmware", "operator", #"{"descriptions":[{"text":null}]}"#, 400, 10_001),
+            ("POST", "/v1/customers/a/firmware", "operator", #"{"descriptions":[{"text":7}]}"#, 400, 10_001),
+            ("POST", "/v1/customers/a/firmware", "operator", #"{"descriptions":[{},null]}"#, 400, 10_001),
+            ("POST", "/v1/customers/a/firmware", "operator", #"{"descriptions":[{}"#, 400, 10_001),
+            ("POST", "/v1/customers/a/firmware", "operator", #"{"descriptions":{}}"#, 400, 10_001),
             ("POST", "/v1/nodes/n1/drain", "operator", #"{"node":"n2"}"#, 400, 21_031),
             ("GET", "/v1/nothing", "good", "", 404, 8002),
         ])

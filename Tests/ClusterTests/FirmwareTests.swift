@@ -311,6 +311,10 @@ struct FirmwareTests {
         try acme.ask(
             "POST", "/v1/customers/acme/products/bell/groups/beta", #"{"devices":["cam-9"]}"#)
         try acme.rollOut("3.0.0", #""percentage":100,"groups":["beta"]"#)
+        // Groups that none can be are refused in any state.
+        try acme.ask(
+            "POST", "\(acme.path("3.0.0"))/roll-out", #"{"state":"ROLL_OUT_STATE_PAUSED","groups":[""]}"#,
+            code: .badParameter)
 
         let device = try await acme.device("cam", node: 2)
         let app = try cluster.session(node: 3, token: try acme.userToken())

@@ -17,6 +17,7 @@ import websockets
 
 from local_cluster import Cluster, fetch, say
 
+LIBRARY = pathlib.Path(__file__).resolve().parent
 TOOLS = pathlib.Path(sys.executable).parent
 
 
@@ -201,10 +202,11 @@ async def check_websockets(cluster, tokens):
 def run_schemathesis(cluster, token, options):
     """What schemathesis finds, as lines; it sends requests to the first node."""
     done = subprocess.run(
-        [TOOLS / "schemathesis", "run", f"http://{cluster.targets[0]}/v1/openapi.json",
+        [TOOLS / "schemathesis", "--config-file", LIBRARY / "schemathesis.toml", "run",
+         f"http://{cluster.targets[0]}/v1/openapi.json",
          "--header", f"Authorization: Bearer {token}", "--seed", str(options.seed), "-n", str(options.examples)],
         capture_output=True, text=True, timeout=900, cwd=cluster.directory,
-        env=os.environ | {"SCHEMATHESIS_HOOKS": "schemathesis_hooks", "PYTHONPATH": str(pathlib.Path(__file__).parent)})
+        env=os.environ | {"SCHEMATHESIS_HOOKS": "schemathesis_hooks", "PYTHONPATH": str(LIBRARY)})
     summary = re.search(r"^\s*(\d+ generated.*)$", done.stdout, re.M)
     say(f"schemathesis: {summary[1] if summary else 'no summary'}")
     if done.returncode:

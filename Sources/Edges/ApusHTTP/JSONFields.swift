@@ -1,6 +1,6 @@
 import ApusCore
 
-/// Splits a JSON object into its fields without parsing their values; the fields' messages parse them.
+/// Splits a JSON object or an array without parsing the values in it; the fields' messages parse them.
 /// Bounded by the text; nesting uses no stack. Pure.
 enum JSONFields {
     /// The maximum number of fields of one object.
@@ -23,6 +23,19 @@ enum JSONFields {
         return try reader.end(fields)
     }
 
+    /// The texts of the values of an array.
+    ///
+    /// - Throws: 10001 if the text is not an array.
+    static func items(_ bytes: [UInt8]) throws(ApusError) -> [String] {
+        var reader = Reader(bytes: bytes)
+        var items: [String] = []
+        try reader.expect(UInt8(ascii: "["))
+        guard !reader.takes(UInt8(ascii: "]")) else { return items }
+        repeat { items.append(try reader.value()) } while reader.takes(UInt8(ascii: ","))
+        try reader.expect(UInt8(ascii: "]"))
+        return items
+    }
+
     private struct Reader {
         let bytes: [UInt8]
         var index = 0
@@ -39,7 +52,9 @@ enum JSONFields {
         }
 
         mutating func expect(_ byte: UInt8) throws(ApusError) {
-            guard takes(byte) else { throw ApusError(.malformed, "the text is not a JSON object") }
+            guard takes(byte) else {
+                throw ApusError(.malformed, "the text is not a JSON object, or not the expected array")
+            }
         }
 
         mutating func end(_ fields: [(String, String)]) throws(ApusError) -> [(name: String, value: String)] {

@@ -24,12 +24,15 @@ struct RESTResponder: Sendable {
     private let clients: HTTPClients
     private let configuration: HTTPConfiguration
     private let metrics: RequestMetrics
+    private let schemas: ProtoSchemas
     /// By the number of path segments.
     private let routes: [Int: [Route]]
+    /// The depth of messages in messages that is looked at; no request has more.
+    private static let depthMax = 4
 
     init(_ clients: HTTPClients, configuration: HTTPConfiguration, metrics: RequestMetrics) {
         (self.clients, self.configuration, self.metrics) = (clients, configuration, metrics)
-        let schemas = ProtoSchemas(clients.services.api.schemas)
+        schemas = ProtoSchemas(clients.services.api.schemas)
         var routes: [Int: [Route]] = [:]
         for operation in clients.services.api.operations {
             for rule in [operation.info.path, operation.info.alias].compactMap({ $0 }) {
@@ -156,11 +159,25 @@ struct RESTResponder: Sendable {
         }
         let body = try await self.body(request)
         let fields = try body.readableBytes > 0 ? JSONFields.of(Array(body.readableBytesView)) : []
-        for (name, value) in fields {
-            guard let field = route.fields[name], !field.accepts(value) else { continue }
-            throw ApusError(.malformed, "\(name) has another type; leave out what would be null")
-        }
+        try check(fields, route.fields)
         return given.isEmpty ? body : try Self.merged(fields, given)
+    }
+
+    /// Refuses values of other types than the documents have, also in the messages of a request.
+    private func check(
+        _ values: [(name: String, value: String)], _ fields: [String: ProtoField], depth: Int = 0
+    ) throws(ApusError) {
+        for (name, value) in values {
+            guard let field = fields[name] else { continue }
+            guard field.accepts(value) else {
+                throw ApusError(.malformed, "\(name) has another type; leave out what would be null")
+            }
+            guard let message = field.messageName, depth < Self.depthMax else { continue }
+            let inner = schemas.fields(of: message)
+            for item in field.isRepeated ? try JSONFields.items(Array(value.utf8)) : [value] {
+                try check(try JSONFields.of(Array(item.utf8)), inner, depth: depth + 1)
+            }
+        }
     }
 
     private func query(_ request: Request, _ route: Route) throws(ApusError) -> [(String, JSON)] {

@@ -106,8 +106,8 @@ extension FirmwareRecords {
     /// be repeated and begins again.
     ///
     /// - Parameter goesOn: called before each page; what it throws ends the check.
-    /// - Throws: 8002 if there is no such version; 21031 if a chunk is missing, or the hash is another one: then chunks
-    ///   can be uploaded again; 10030 if a chunk was uploaded meanwhile.
+    /// - Throws: 8002 if there is no such version, or a chunk is missing; 21031 if the hash is another one: in both
+    ///   cases chunks can be uploaded again; 10030 if a chunk was uploaded meanwhile.
     package func seal(
         _ version: FirmwareVersion, _ product: String, of customer: String, _ bounds: FirmwareConfiguration,
         goesOn: () throws(ApusError) -> Void
@@ -125,7 +125,7 @@ extension FirmwareRecords {
                 hash == body.sha256
                 ? nil : ApusError(.badParameter, "the uploaded bytes do not have the hash of the manifest")
         } catch {
-            guard error.code == .badParameter else { throw error }
+            guard error.code == .badParameter || error.code == .targetUnknown else { throw error }
             refusal = error
         }
         body.state = refusal == nil ? .sealed : .uploading
@@ -161,7 +161,7 @@ extension FirmwareRecords {
                 hash.update(data: chunk.body.data)
                 index += 1
             }
-            guard index > before else { throw ApusError(.badParameter, "chunk \(index) of \(count) is missing") }
+            guard index > before else { throw ApusError(.targetUnknown, "chunk \(index) of \(count) is missing") }
             // Others of this node come between two pages.
             await Task.yield()
         }

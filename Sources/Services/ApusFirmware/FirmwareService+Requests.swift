@@ -109,7 +109,7 @@ extension FirmwareService {
         }
     }
 
-    private static func group(_ name: String) throws(ApusError) -> String {
+    fileprivate static func group(_ name: String) throws(ApusError) -> String {
         try AccessID(checking: name, "the group").rawValue
     }
 
@@ -190,8 +190,8 @@ extension FirmwareService {
         try await sessionRecords.check(CustomerID(rawValue: customer))
         let products: [FirmwareProduct]
         let limit = Int(min(request.pageSize == 0 ? 20 : request.pageSize, 100))
+        let last = try request.pageToken.isEmpty ? nil : Self.product(request.pageToken)
         if request.product.isEmpty {
-            let last = try request.pageToken.isEmpty ? nil : Self.product(request.pageToken)
             products = try await records.products(of: customer, after: last, limit: limit)
         } else {
             products = [try await records.product(customer, try Self.product(request.product))?.body].compactMap(\.self)
@@ -239,10 +239,11 @@ extension FirmwareService {
 }
 
 extension FirmwareRule {
-    /// - Throws: 21031 for too many groups, or a group that is named twice.
+    /// - Throws: 21031 for too many groups, a name that none can have, or a group that is named twice.
     fileprivate init(_ request: ClientRollOutFirmwareRequest) throws(ApusError) {
         guard request.groups.count <= FirmwareProduct.groupsMax, Set(request.groups).count == request.groups.count
         else { throw ApusError(.badParameter, "at most \(FirmwareProduct.groupsMax) different groups are expected") }
+        for name in request.groups { _ = try FirmwareService.group(name) }
         self.init(
             state: FirmwareRollOutState(rawValue: request.state.rawValue) ?? .unspecified,
             percentage: request.percentage, groups: request.groups, stopFailures: request.stopFailures,

@@ -8,17 +8,21 @@ public struct FieldRule: Sendable, Hashable {
     public var itemCount: ClosedRange<Int>?
     /// True if the items of a repeated field must differ.
     public var itemsDiffer = false
+    /// The field may not be left out; an enum's first value means that it is left out.
     public var isRequired: Bool
     /// The format of a text that is JSON: `json`, `json-schema`, `json-manifest`, or `json-` and the only member of the
     /// object that it is.
     public var jsonFormat: String?
+    /// The rules of the fields of the message that it is, or of each message of a repeated field. They hold for the
+    /// message wherever the documents have it.
+    public var fields: [String: FieldRule] = [:]
 
     public init(
         pattern: String? = nil, range: ClosedRange<Int>? = nil, itemCount: ClosedRange<Int>? = nil,
-        itemsDiffer: Bool = false, isRequired: Bool = false
+        itemsDiffer: Bool = false, isRequired: Bool = false, fields: [String: FieldRule] = [:]
     ) {
         (self.pattern, self.range, self.itemCount, self.isRequired) = (pattern, range, itemCount, isRequired)
-        self.itemsDiffer = itemsDiffer
+        (self.itemsDiffer, self.fields) = (itemsDiffer, fields)
     }
 
     /// A text that is JSON.

@@ -9,6 +9,9 @@ extension ClientCreateFirmwareRequest: ClientRequestMessage {
             fields: [
                 "customer": .identifier, "manifest": .firmwareManifest, "signature": .signature,
                 "url": FieldRule(pattern: "^(https://[!-~]{1,500})?$"),
+                "descriptions": FieldRule(
+                    itemCount: 0...16, itemsDiffer: true,
+                    fields: ["language": FieldRule(pattern: "^[A-Za-z0-9-]{1,35}$", isRequired: true)]),
             ],
             "Add a version of a product's firmware by its signed manifest, or replace its descriptions.")
     }
@@ -40,7 +43,8 @@ extension ClientRollOutFirmwareRequest: ClientRequestMessage {
             isIdempotent: false, isAudited: true,
             fields: ClientFirmware.rules.merging(
                 [
-                    "percentage": FieldRule(range: 0...100), "stop_failure_percent": FieldRule(range: 0...100),
+                    "state": FieldRule(isRequired: true), "percentage": FieldRule(range: 0...100),
+                    "stop_failure_percent": FieldRule(range: 0...100),
                     "stop_failures": FieldRule(range: 0...1_000_000_000),
                     "groups": FieldRule(pattern: "^[A-Za-z0-9._-]{1,63}$", itemCount: 0...32, itemsDiffer: true),
                     "if_revision": FieldRule(pattern: "^(0|[1-9][0-9]{0,18})$"),

@@ -16,6 +16,7 @@ package struct OpenAPIDocument {
         let operations = api.operations.filter { $0.info.path != nil }
         let names = operations.flatMap { [$0.inputName, $0.outputName] }
         let errors = [("Problem", Self.problem)]
+        let components = schemas.components(names, messageRules(operations))
         return JSON.object([
             ("openapi", .string("3.1.0")),
             (
@@ -35,7 +36,7 @@ package struct OpenAPIDocument {
             (
                 "components",
                 .object([
-                    ("schemas", .object(schemas.components(names) + errors)),
+                    ("schemas", .object(components + errors)),
                     (
                         "securitySchemes",
                         .object([
@@ -52,6 +53,18 @@ package struct OpenAPIDocument {
             ),
             ("security", .array([.object([("token", .array([]))])])),
         ]).indented
+    }
+
+    /// The rules of messages inside of requests, by the messages' full names.
+    private func messageRules(_ operations: [ClientOperation]) -> [String: [String: FieldRule]] {
+        var rules: [String: [String: FieldRule]] = [:]
+        for operation in operations {
+            for field in schemas.orderedFields(of: operation.inputName) {
+                guard let name = field.messageName, let rule = operation.info.fields[field.name] else { continue }
+                rules[name, default: [:]].merge(rule.fields) { first, _ in first }
+            }
+        }
+        return rules
     }
 
     private func paths(_ operations: [ClientOperation]) -> [(String, JSON)] {
@@ -111,24 +124,10 @@ package struct OpenAPIDocument {
     ) -> JSON {
         var fields: [(String, JSON)] = [
             ("name", .string(name)), ("in", .string(place)), ("required", .bool(place == "path")),
-            ("schema", Self.schema(field, info.fields[field.name])),
+            ("schema", field.schema(under: info.fields[field.name])),
         ]
         if !field.comment.isEmpty { fields.append(("description", .string(field.comment))) }
         return .object(fields)
-    }
-
-    /// The schema of a field, with what its rule says.
-    private static func schema(_ field: ProtoField, _ rule: FieldRule?) -> JSON {
-        guard let rule, case .object(var parts) = field.schema else { return field.schema }
-        let more = limits(rule)
-        if field.isRepeated, let index = parts.firstIndex(where: { $0.0 == "items" }),
-            case .object(let items) = parts[index].1
-        {
-            let ofList = ["minItems", "maxItems", "uniqueItems"]
-            parts[index].1 = .object(items + more.filter { !ofList.contains($0.0) })
-            return .object(parts + more.filter { ofList.contains($0.0) })
-        }
-        return .object(parts.filter { part in !more.contains { $0.0 == part.0 } } + more)
     }
 
     private func body(_ info: ClientRequestInfo, _ rest: [ProtoField]) -> JSON {
@@ -141,7 +140,7 @@ package struct OpenAPIDocument {
                     rest.map { field in
                         (
                             field.jsonName,
-                            ProtoSchemas.described(Self.schema(field, info.fields[field.name]), field.comment)
+                            ProtoSchemas.described(field.schema(under: info.fields[field.name]), field.comment)
                         )
                     })
             ),
@@ -162,7 +161,7 @@ package struct OpenAPIDocument {
         guard let shape = shapes.first else { return [] }
         let fields = shape.fields.sorted { $0.key < $1.key }
         let properties =
-            fields.map { (names[$0.key] ?? $0.key, JSON.object(limits($0.value))) }
+            fields.map { (names[$0.key] ?? $0.key, JSON.object($0.value.keywords)) }
             + shape.flags.map { (names[$0] ?? $0, .object([("const", .bool(true))])) }
         let absent = shape.absent.map { JSON.object([("required", .strings([names[$0] ?? $0]))]) }
         let required = { (properties: [(String, JSON)]) -> [(String, JSON)] in
@@ -177,26 +176,6 @@ package struct OpenAPIDocument {
             ("if", .object(required(deciding))), ("then", .object(all)),
             ("else", .object(choice(shapes.dropFirst(), names))),
         ]
-    }
-
-    /// What a rule says of a value, or of an item of a list.
-    private static func limits(_ rule: FieldRule) -> [(String, JSON)] {
-        var parts: [(String, JSON)] = []
-        if let pattern = rule.pattern { parts.append(("pattern", .string(pattern))) }
-        // JSON Schema has no word for it that constrains; a client may know the format.
-        if let format = rule.jsonFormat {
-            parts += [("contentMediaType", .string("application/json")), ("format", .string(format))]
-        }
-        if let range = rule.range {
-            parts += [("minimum", .int(range.lowerBound)), ("maximum", .int(range.upperBound))]
-        }
-        if let count = rule.itemCount {
-            parts += [("minItems", .int(count.lowerBound)), ("maxItems", .int(count.upperBound))]
-        }
-        if rule.itemsDiffer {
-            parts.append(("uniqueItems", .bool(true)))
-        }
-        return parts
     }
 
     private func responses(_ operation: ClientOperation) -> JSON {

@@ -1,3 +1,4 @@
+import ApusContract
 import Foundation
 import SwiftProtobuf
 
@@ -13,7 +14,7 @@ package struct ProtoField: Sendable {
     /// A schema of JSON Schema 2020-12, without the description.
     let schema: JSON
     /// The full name of its message, where it is one.
-    let messageName: String?
+    package let messageName: String?
 
     /// True if the JSON text of a value has the type that the documents tell. Protobuf's own mapping takes more, such
     /// as null for a field that is left out, and numbers where the documents have texts.
@@ -75,26 +76,31 @@ package struct ProtoSchemas: Sendable {
     func orderedFields(of message: String) -> [ProtoField] { messages[message]?.fields ?? [] }
 
     /// The messages, and those that they hold, by their names in the documents.
-    func components(_ names: [String]) -> [(String, JSON)] {
+    ///
+    /// - Parameter rules: Of the messages' fields, by the messages' full names.
+    func components(_ names: [String], _ rules: [String: [String: FieldRule]] = [:]) -> [(String, JSON)] {
         var seen: Set<String> = []
         var waiting = names
         while let name = waiting.popLast() {
             guard seen.insert(name).inserted else { continue }
             waiting += (messages[name]?.fields ?? []).compactMap(\.messageName)
         }
-        return seen.sorted().map { (Self.shortName($0), schema(of: $0)) }
+        return seen.sorted().map { (Self.shortName($0), schema(of: $0, rules[$0] ?? [:])) }
     }
 
     /// In the documents: the last part of the full name.
     static func shortName(_ name: String) -> String { name.split(separator: ".").last.map(String.init) ?? name }
 
-    private func schema(of name: String) -> JSON {
+    private func schema(of name: String, _ rules: [String: FieldRule]) -> JSON {
         guard let message = messages[name] else { return .object([("type", .string("object"))]) }
         var fields: [(String, JSON)] = [("type", .string("object"))]
         if !message.comment.isEmpty { fields.append(("description", .string(message.comment))) }
-        fields.append(
-            ("properties", .object(message.fields.map { ($0.jsonName, Self.described($0.schema, $0.comment)) })))
-        fields.append(("additionalProperties", .bool(false)))
+        let properties = message.fields.map { field in
+            (field.jsonName, Self.described(field.schema(under: rules[field.name]), field.comment))
+        }
+        fields += [("properties", .object(properties)), ("additionalProperties", .bool(false))]
+        let required = message.fields.filter { rules[$0.name]?.isRequired ?? false }
+        if !required.isEmpty { fields.append(("required", .strings(required.map(\.jsonName)))) }
         return .object(fields)
     }
 

@@ -75,8 +75,8 @@ extension FirmwareProduct {
     /// - Parameters:
     ///   - ifRevision: the revision that the version must have; 0: any.
     ///   - tally: the outcomes until now. They do not count for stopping if the version was a draft or stopped before.
-    /// - Throws: 8002 for an unknown version or group, 10030 for another revision, or for an image that is not sealed;
-    ///   21031 for a state that is none, or a draft that was none before.
+    /// - Throws: 8002 for an unknown version or group; 10030 for another revision, for an image that is not sealed, or
+    ///   for a draft that was none before; 21031 for a state that is none.
     package mutating func rollOut(
         _ version: FirmwareVersion, _ rule: FirmwareRule, ifRevision: UInt64, tally: FirmwareCount
     ) throws(ApusError) {
@@ -91,7 +91,7 @@ extension FirmwareProduct {
         }
         switch rule.state {
         case .draft where release.state != .draft:
-            throw ApusError(.badParameter, "a version that was rolled out is no draft any more; stop it")
+            throw ApusError(.versionConflict, "a version that was rolled out is no draft any more; stop it")
         case .active where !release.sealed:
             throw ApusError(.versionConflict, "the image is not sealed: upload all of it, and seal it")
         case .draft, .active, .paused, .stopped: break
