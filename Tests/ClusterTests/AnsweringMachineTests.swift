@@ -58,11 +58,6 @@ struct AnsweringMachineTests {
         }
     }
 
-    private static func owner(of key: String, _ cluster: Cluster) throws -> Int {
-        let why = try cluster.run("why", key, "--json")
-        return try #require((1...3).first { why.output.contains("\"owner\":\"n\($0)\"") }, "\(why.all)")
-    }
-
     private static func messages(
         _ client: CallClient, count: Int
     ) async throws -> [ClientSession.CallMessage] {
@@ -80,7 +75,7 @@ struct AnsweringMachineTests {
         let cluster = try Cluster(nodes: 3, basePort: 31_250)
         defer { cluster.down() }
         let clip = try Self.clip(cluster, "door")
-        let owner = try Self.owner(of: "local", cluster)
+        let owner = try cluster.owner(of: "local")
         let others = (1...3).filter { $0 != owner }
         let bell = try await CallClient(cluster, others[0], device: "bell").ready()
         let app = try await CallClient(cluster, others[1], access: "phone").ready()

@@ -118,6 +118,12 @@ final class Cluster {
     /// Runs a verb of this cluster to its end.
     func run(_ arguments: String...) throws -> Outcome { try Self.run(arguments + ["--dir", directory]) }
 
+    /// The number of the node that owns a device or an account, of the first three.
+    func owner(of key: String) throws -> Int {
+        let why = try run("why", key, "--json")
+        return try #require((1...3).first { why.output.contains("\"owner\":\"n\($0)\"") }, "\(why.all)")
+    }
+
     /// Starts a verb of this cluster; it ends with the test or by itself.
     @discardableResult
     func start(_ arguments: String...) throws -> Process { try start(arguments) }

@@ -2,6 +2,7 @@ import ApusClient
 import ApusContract
 import ApusCore
 import ApusDevice
+import ApusTestKit
 import Foundation
 import Logging
 import SwiftProtobuf
@@ -30,6 +31,11 @@ struct CommandTests {
             commands.onAction("fail") { _ throws(ApusError) in throw ApusError(.internalFailure, "the motor is stuck") }
             commands.onAction("text") { _ throws(ApusError) in "not JSON" }
             commands.onAction("busy") { _ throws(ApusError) in throw ApusError(.deviceBusy) }
+            commands.onAction("pause") { json throws(ApusError) in
+                calls.note(json)
+                try? await Task.sleep(for: .seconds(2))
+                return "{\"sum\":\(json)}"
+            }
             commands.onAction("slow") { json throws(ApusError) in
                 calls.note(json)
                 try? await Task.sleep(for: .seconds(30))
@@ -261,6 +267,29 @@ struct CommandTests {
         #expect(second.counts["51"] == nil)
         try await second.session.setAsleep(false)
         #expect(try await sum == #"{"sum":51}"# && second.counts["50"] == nil)
+    }
+
+    @Test(
+        "The owner dies while its device carries a command out, alone or with the device's connection: it is answered",
+        arguments: [3, 1])
+    func ownerDies(owner: Int) async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 32_170)
+        defer { cluster.down() }
+        let name = try #require(try (0..<40).map { "cam-\($0)" }.first { try cluster.owner(of: $0) == owner })
+        let app = try Self.session(cluster, node: 2)
+        let device = try Device(try Self.session(cluster, node: 1, device: name))
+        defer { app.close() }
+        defer { device.end() }
+        let cam = DeviceID(unchecked: name)
+        _ = try await eventually { () throws(ApusError) in
+            try await app.performAction("Action.add.ctlVal", json: "0", on: cam)
+        }
+        // Its presence is lost with its node; that it was sent is not.
+        async let sum = app.performAction("Action.pause.ctlVal", json: "1", on: cam, timeout: .seconds(20))
+        try await eventually("the device has it") { device.counts["1"] == 1 }
+        Glibc.kill(try cluster.pid(owner), SIGKILL)
+        #expect(try await sum == #"{"sum":1}"#)
+        #expect(device.counts == ["0": 1, "1": 1])
     }
 
     @Test("Nothing accepted is lost and nothing is carried out twice while nodes are killed, and the device with them")

@@ -42,8 +42,11 @@ package struct CommandContent: Sendable, Hashable {
     private static let actionStart = "\(ThingRoot.action.name)."
 
     /// The name of the action; nil for the others.
-    var action: String? {
-        path.hasPrefix(Self.actionStart) ? String(path.dropFirst(Self.actionStart.utf8.count)) : nil
+    var action: String? { Self.action(of: path) }
+
+    /// The name of the action with this path; nil if it is none.
+    static func action(of path: String) -> String? {
+        path.hasPrefix(actionStart) ? String(path.dropFirst(actionStart.utf8.count)) : nil
     }
 
     /// Whether a command of this path asks for the value of a leaf.

@@ -85,6 +85,13 @@ extension CommandReached: NodeMessage {
     static var method: UInt16 { 0x0046 }
 }
 
+/// The node of an app sends a command to the node of the device's owner.
+extension CommandRun: NodeMessage {
+    typealias Reply = CommandReport
+    static var method: UInt16 { 0x004d }
+    package var isWithinBounds: Bool { submit.isWithinBounds && (0...31_536_000_000).contains(leftMs) }
+}
+
 /// The kinds of entities; the key is the device's id.
 enum CommandQueue: CaseIterable, Sendable {
     /// Commands that end with their requests.
@@ -213,6 +220,11 @@ enum CommandQueue: CaseIterable, Sendable {
 }
 
 extension CommandReport {
+    init(entry: CommandEntry) {
+        self.init()
+        self.entry = entry
+    }
+
     init(_ entry: CommandEntry?) {
         self.init()
         if let entry { self.entry = entry.outside }

@@ -1,7 +1,7 @@
-package import ApusClientAPI
+import ApusClientAPI
 package import ApusCluster
 import ApusContract
-package import ApusCore
+import ApusCore
 package import ApusSessions
 package import ApusStorage
 package import ApusThings
@@ -28,7 +28,7 @@ package final class CommandService: Service, DeviceReader, Sendable {
     static let ownKey = "own"
 
     /// Two devices may have commands with the same id.
-    private struct Waiting: Hashable {
+    struct Waiting: Hashable {
         let device: String
         let id: Data
     }
@@ -36,10 +36,10 @@ package final class CommandService: Service, DeviceReader, Sendable {
     private typealias Waits = [Waiting: [CommandWait]]
 
     let configuration: CommandConfiguration
-    private let view: ClusterView
-    private let entities: EntityRegistry
+    let view: ClusterView
+    let entities: EntityRegistry
     let sessions: SessionService
-    private let products: ProductService
+    let products: ProductService
     private let connections: AnnouncedConnections<DeviceID>
     private let waiting = Mutex(Waits())
     private let deliveries = Counter(label: "apus_command_deliveries_total")
@@ -47,10 +47,6 @@ package final class CommandService: Service, DeviceReader, Sendable {
     private let waitingGauge = Gauge(label: "apus_command_waiting")
 
     private static let lookInterval = Duration.milliseconds(100)
-    private static let askTimeout = Duration.seconds(3)
-    /// A request asks again after this time, and then after twice the time before.
-    private static let askAgainMin = Duration.milliseconds(200)
-    private static let askAgainMax = Duration.seconds(2)
 
     /// Registers the kinds of entities, and the messages between nodes. Created once, before the node is a member.
     package init(
@@ -73,104 +69,18 @@ package final class CommandService: Service, DeviceReader, Sendable {
         runtime.register(CommandQueue.kept.definition(configuration), in: Self.collection)
         runtime.register(CommandQueue.live.definition(configuration))
         dispatcher.onTell(CommandDeliver.self) { [weak self] message in self?.deliver(message) }
+        dispatcher.on(CommandRun.self) { [weak self] _, message throws(ApusError) in
+            guard let self else { throw ApusError(.shuttingDown) }
+            return try await run(message)
+        }
         dispatcher.onTell(CommandReached.self) { [weak self] message in self?.reached(message) }
     }
 
-    private func ref(_ queue: CommandQueue, _ device: DeviceID) -> EntityRef<EntityCell<CommandState>> {
+    func ref(_ queue: CommandQueue, _ device: DeviceID) -> EntityRef<EntityCell<CommandState>> {
         entities.ref(EntityCell<CommandState>.self, queue.address(device))
     }
 
     // MARK: - Apps
-
-    /// Sends a command, and waits until it has a status.
-    ///
-    /// - Parameters:
-    ///   - ttl: nil: the device must not be offline, and the command ends at the deadline.
-    ///   - until: the status to wait for.
-    /// - Throws: 8000 if the device is offline and there is no time to live, 8002, 8003 and 12004 if this client has no
-    ///   such device, 20101 and 20102 if the schema of the device's product does not allow the action or its argument,
-    ///   21002 if the status is not reached in time; otherwise as ``CommandState/submit(_:_:at:_:)``.
-    func send(
-        _ content: CommandContent, id: Data, to device: DeviceID, noAnswer: Bool, ttl: Duration?, until: CommandStatus,
-        _ call: ClientCall
-    ) async throws(ApusError) -> CommandEntry {
-        let presence = try await sessions.inspect(device, for: call.session, subscribe: false, control: true).get()
-        if let action = content.action {
-            try Self.check(action, ttl: ttl, call.session)
-            try await products.checkAction(
-                action, json: ArraySlice(content.bytes), of: device, timeout: try call.timeLeft())
-        }
-        return try await submit(
-            content, id: id, to: device, presence, noAnswer: noAnswer, ttl: ttl, until: until, call)
-    }
-
-    /// Checks a request for local access (docs/local-access.md); other actions need no further right.
-    ///
-    /// - Throws: 12004 if the token is for certain devices only, which does not include access that outlasts it; 21031
-    ///   if the command is to be kept.
-    private static func check(_ action: String, ttl: Duration?, _ session: Session) throws(ApusError) {
-        guard action == ClientCheckLocalAccessRequest.action else { return }
-        guard session.allowedDevices == nil else {
-            throw ApusError(.notAllowed, "the token is for certain devices only")
-        }
-        guard ttl == nil else { throw ApusError(.badParameter, "local access is given at once, or not at all") }
-    }
-
-    /// As ``send(_:id:to:noAnswer:ttl:until:_:)``, for a client that may do so.
-    private func submit(
-        _ content: CommandContent, id: Data, to device: DeviceID, _ presence: Presence, noAnswer: Bool, ttl: Duration?,
-        until: CommandStatus, _ call: ClientCall
-    ) async throws(ApusError) -> CommandEntry {
-        guard ttl != nil || presence.online != .offline else { throw ApusError(.targetOffline) }
-        let waiter = CommandWaiter.with { ($0.node, $0.until) = (view.local.name.rawValue, until) }
-        let submit = CommandSubmit.with {
-            ($0.id, $0.path, $0.content, $0.noAnswer) = (id, content.path, content.bytes, noAnswer)
-            ($0.sender, $0.waiter) = (call.session.access.rawValue, waiter)
-            if content.action == ClientCheckLocalAccessRequest.action {
-                $0.origin = .with {
-                    ($0.user, $0.expiresS) = (RelayUser(call.session).text, call.session.token.expires)
-                }
-            }
-        }
-        let wait = CommandWait(until: until)
-        let key = Waiting(device: device.rawValue, id: id)
-        begin(wait, for: key)
-        defer { end(wait, for: key) }
-        let left = try call.timeLeft()
-        let isShort = content.bytes.count <= CommandConfiguration.liveContentByteCountMax
-        let queue = ref(ttl == nil && isShort ? .live : .kept, device)
-        let submitted = try await queue.ask(
-            submit.with(ttl: ttl ?? left), timeout: left, call: call.entityCall.withoutRequest)
-        var entry = submitted.entry
-        var pause = Self.askAgainMin
-        while !entry.hasReached(until) {
-            guard !Task.isCancelled else { throw ApusError(.cancelled) }
-            let left = call.deadline - .now()
-            guard left > .zero else { throw entry.timedOut }
-            if let reached = await wait.reached(within: min(pause, left)) { return reached }
-            guard call.deadline > .now() else { throw entry.timedOut }
-            let again = CommandAwait.with { ($0.id, $0.waiter) = (id, waiter) }
-            let report = try? await queue.ask(again, timeout: min(Self.askTimeout, call.deadline - .now()))
-            if let report {
-                guard report.hasEntry else {
-                    throw ApusError(.answerTimedOut, "nothing is known of the command any more")
-                }
-                entry = report.entry
-            }
-            pause = min(pause * 2, Self.askAgainMax)
-        }
-        return entry
-    }
-
-    package func value(
-        of leaf: String, _ device: DeviceID, _ presence: Presence, _ call: ClientCall
-    ) async throws(ApusError) -> (json: String, timeMs: Int64) {
-        let entry = try await submit(
-            CommandContent(reading: leaf), id: CommandContent.randomID(), to: device, presence, noAnswer: false,
-            ttl: nil, until: .answered, call)
-        guard entry.code == 0 else { throw ApusError(ErrorCode(number: entry.code), entry.message) }
-        return (try JSONValue(checking: String(decoding: entry.answer, as: UTF8.self)).text, entry.changedMs)
-    }
 
     func read(_ device: DeviceID, id: Data, _ call: ClientCall) async throws(ApusError) -> CommandReadReply {
         try await inspect(device, call)
@@ -213,11 +123,11 @@ package final class CommandService: Service, DeviceReader, Sendable {
 
     // MARK: - Requests that wait
 
-    private func begin(_ wait: CommandWait, for key: Waiting) {
+    func begin(_ wait: CommandWait, for key: Waiting) {
         waiting.withLock { $0[key, default: []].append(wait) }
     }
 
-    private func end(_ wait: CommandWait, for key: Waiting) {
+    func end(_ wait: CommandWait, for key: Waiting) {
         waiting.withLock { waiting in
             waiting[key]?.removeAll { $0 === wait }
             if waiting[key]?.isEmpty ?? false { waiting[key] = nil }
@@ -311,27 +221,6 @@ extension CommandListener {
         self.init()
         (self.node, self.number) = (node, number)
     }
-}
-
-extension CommandSubmit {
-    fileprivate func with(ttl: Duration) -> CommandSubmit {
-        var submit = self
-        submit.ttlMs = Int64(ttl.milliseconds)
-        return submit
-    }
-}
-
-extension EntityCall {
-    /// The command's own id makes a repetition harmless.
-    fileprivate var withoutRequest: EntityCall {
-        var call = self
-        call.request = nil
-        return call
-    }
-}
-
-extension CommandEntry {
-    fileprivate var timedOut: ApusError { ApusError(.answerTimedOut, "the command is \(status.word)") }
 }
 
 extension CommandStatus {

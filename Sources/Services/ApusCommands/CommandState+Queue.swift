@@ -59,16 +59,17 @@ extension CommandState {
         guard message.content.count <= Self.contentByteCountMax else {
             throw ApusError(.messageTooLarge, "a command has at most \(Self.contentByteCountMax) bytes")
         }
-        let digest = message.digest
         if let known = entry(message.id) {
-            guard known.sender == message.sender, known.digest == digest else {
+            guard known.isSame(as: message) else {
                 throw ApusError(.duplicateMessage, "another command has this id")
             }
             return wait(message.waiter, for: message.id) ?? known
         }
         let new = CommandEntry.with {
             ($0.id, $0.path, $0.content) = (message.id, message.path, message.content)
-            ($0.noAnswer, $0.sender, $0.digest, $0.status) = (message.noAnswer, message.sender, digest, .queued)
+            ($0.noAnswer, $0.sender, $0.digest, $0.status) = (
+                message.noAnswer, message.sender, message.digest, .queued
+            )
             ($0.createdMs, $0.changedMs, $0.expiresMs) = (now, now, now + message.ttlMs)
             if message.waiter.until > .queued { $0.waiters = [message.waiter] }
             if message.hasOrigin { $0.origin = message.origin }
@@ -316,6 +317,11 @@ extension CommandEntry {
 
 extension CommandStatus: Comparable {
     package static func < (left: Self, right: Self) -> Bool { left.rawValue < right.rawValue }
+}
+
+extension CommandEntry {
+    /// True if the message is a repetition of what this is of, and not another command with its id.
+    func isSame(as message: CommandSubmit) -> Bool { sender == message.sender && digest == message.digest }
 }
 
 extension CommandSubmit {

@@ -73,7 +73,7 @@ extension SessionService {
         case .unregister: return EdgeAnswer(await unregister(session))
         case .forget(let device): return EdgeAnswer(await forget(device, at: place(of: session.id)))
         case .subscribe(let device):
-            switch await ask(device, for: session, subscribe: true) {
+            switch await subscribe(to: device, for: session) {
             case .success: return .done
             case .failure(let error): return .failed(error)
             }
@@ -133,15 +133,18 @@ extension SessionService {
         return await failure(session.entityKind, session.entityKey, message)
     }
 
-    func ask(
-        _ device: DeviceID, for session: Session, subscribe: Bool, control: Bool = false
-    ) async -> Result<Presence, ApusError> {
-        let message = SessionInspect.with {
-            $0.account = session.account.rawValue
-            $0.subscribe = subscribe
-            $0.control = control
-            $0.place = place(of: session.id).message
-        }
+    /// Subscribes the session to the presence of the device.
+    func subscribe(to device: DeviceID, for session: Session) async -> Result<Presence, ApusError> {
+        await ask(
+            device,
+            SessionInspect.with {
+                $0.account = session.account.rawValue
+                $0.subscribe = true
+                $0.place = place(of: session.id).message
+            })
+    }
+
+    func ask(_ device: DeviceID, _ message: SessionInspect) async -> Result<Presence, ApusError> {
         do throws(ApusError) {
             let answer = try await ask(.device, device.rawValue, message)
             return .success(Presence(online: Presence.Online(rawValue: answer.online) ?? .offline, time: answer.time))

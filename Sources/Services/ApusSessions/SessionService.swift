@@ -210,24 +210,41 @@ package final class SessionService: Service, Sendable {
     package func inspect(
         _ device: DeviceID, for session: Session, subscribe: Bool, control: Bool = false
     ) async -> Result<Presence, ApusError> {
-        guard session.role == .app else { return .failure(ApusError(.notAllowed, "only an app may watch a device")) }
-        guard session.allowedDevices?.contains(device) ?? true else {
-            return .failure(ApusError(.notAllowed, "the token does not name this device"))
-        }
-        // Before the owner is asked: if the right is lost meanwhile, the session ends.
-        uses(device, in: session)
-        guard subscribe else { return await ask(device, for: session, subscribe: false, control: control) }
+        do throws(ApusError) { try use(device, in: session) } catch { return .failure(error) }
+        guard subscribe else { return await inspect(device, for: session.account, control: control) }
         switch state.withLock({ $0.edge.subscribing(session.id, device) }) {
         case .failure(let error):
             noteRefusal(error)
             return .failure(error)
         case .success(let number):
-            let answer = await ask(device, for: session, subscribe: true)
+            let answer = await self.subscribe(to: device, for: session)
             var error: ApusError?
             if case .failure(let failure) = answer { error = failure }
             perform(state.withLock { [error] in $0.edge.subscribed(session.id, device, number, error) })
             return answer
         }
+    }
+
+    /// As ``inspect(_:for:subscribe:control:)``, for a session that uses the device.
+    package func inspect(
+        _ device: DeviceID, for account: AccountID, control: Bool
+    ) async -> Result<Presence, ApusError> {
+        await ask(
+            device,
+            SessionInspect.with {
+                $0.account = account.rawValue
+                $0.control = control
+            })
+    }
+
+    /// The session uses the device from now on, before its owner is asked: if the right is lost meanwhile, the session
+    /// ends. Throws 12004 if it is not an app's, or may not use this device.
+    package func use(_ device: DeviceID, in session: Session) throws(ApusError) {
+        guard session.role == .app else { throw ApusError(.notAllowed, "only an app may watch a device") }
+        guard session.allowedDevices?.contains(device) ?? true else {
+            throw ApusError(.notAllowed, "the token does not name this device")
+        }
+        uses(device, in: session)
     }
 
     /// True if another node granted this session the permission to play the device. If the account lost a right to it

@@ -1,5 +1,6 @@
 package import ApusCore
 package import ApusTransport
+import ApusTracing
 import ApusWire
 package import Logging
 package import NIOCore
@@ -257,6 +258,28 @@ package final class EntityRegistry: Sendable {
             return .remote(peer, slot: slot, epoch)
         }
         return known ?? findRoute(shard)
+    }
+
+    /// Asks the node that owns a shard, over the lane of the shard's entities.
+    ///
+    /// - Returns: nil if that is this node, or no node.
+    /// - Throws: as ``Transport/ask(_:method:payload:timeout:)``.
+    package func askOwner<M: NodeMessage>(
+        of shard: ShardID, _ message: M, timeout: Duration
+    ) async throws(ApusError) -> M.Reply? {
+        guard case .remote(let peer, let slot, _) = callRoute(shard) else { return nil }
+        let payload = try message.encoded().buffer
+        let sent = peer.request(
+            lane: Int(shard.rawValue), method: M.method, byteCount: payload.readableBytes, deadline: .now() + timeout,
+            trace: transport.tracer == nil ? nil : TraceContext.current
+        ) { $0.writeImmutableBuffer(payload) }
+        switch await sent.outcome() {
+        case .reply(let reply): return try M.readReply(reply)
+        case .failure(let failure):
+            // The peer may have a new link.
+            if failure.error.code == .noRoute || failure.error.code == .linkLost { forgetPeer(slot: slot) }
+            throw failure.error
+        }
     }
 
     private func findRoute(_ shard: ShardID) -> CallRoute {

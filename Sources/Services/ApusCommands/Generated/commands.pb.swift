@@ -621,6 +621,39 @@ package nonisolated struct CommandDelivered: Sendable {
   package init() {}
 }
 
+/// 0x004d, to the node of the device's owner: check the account's right, accept a new command, and wait for a moment
+package nonisolated struct CommandRun: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var device: String = String()
+
+  package var account: String = String()
+
+  /// Without its waiter. Its time to live is 0 if the command ends with its request.
+  package var submit: CommandSubmit {
+    get {_submit ?? CommandSubmit()}
+    set {_submit = newValue}
+  }
+  /// Returns true if `submit` has been explicitly set.
+  package var hasSubmit: Bool {self._submit != nil}
+  /// Clears the value of `submit`. Subsequent reads from it will return its default value.
+  package mutating func clearSubmit() {self._submit = nil}
+
+  /// The status that is waited for.
+  package var until: CommandStatus = .unspecified
+
+  /// Until the request ends.
+  package var leftMs: Int64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+
+  fileprivate var _submit: CommandSubmit? = nil
+}
+
 /// 0x0046: a command has reached a status for which the node waits
 package nonisolated struct CommandReached: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
@@ -1601,6 +1634,60 @@ nonisolated extension CommandDelivered: SwiftProtobuf.Message, SwiftProtobuf._Me
   }
 
   package static func ==(lhs: CommandDelivered, rhs: CommandDelivered) -> Bool {
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension CommandRun: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Run"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}account\0\u{1}submit\0\u{1}until\0\u{3}left_ms\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.device) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.account) }()
+      case 3: try { try decoder.decodeSingularMessageField(value: &self._submit) }()
+      case 4: try { try decoder.decodeSingularEnumField(value: &self.until) }()
+      case 5: try { try decoder.decodeSingularInt64Field(value: &self.leftMs) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
+    if !self.device.isEmpty {
+      try visitor.visitSingularStringField(value: self.device, fieldNumber: 1)
+    }
+    if !self.account.isEmpty {
+      try visitor.visitSingularStringField(value: self.account, fieldNumber: 2)
+    }
+    try { if let v = self._submit {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 3)
+    } }()
+    if self.until != .unspecified {
+      try visitor.visitSingularEnumField(value: self.until, fieldNumber: 4)
+    }
+    if self.leftMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.leftMs, fieldNumber: 5)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CommandRun, rhs: CommandRun) -> Bool {
+    if lhs.device != rhs.device {return false}
+    if lhs.account != rhs.account {return false}
+    if lhs._submit != rhs._submit {return false}
+    if lhs.until != rhs.until {return false}
+    if lhs.leftMs != rhs.leftMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
