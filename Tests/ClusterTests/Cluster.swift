@@ -53,9 +53,10 @@ final class Cluster {
     /// - Parameters:
     ///   - advertised: the port at which clients are told to find node N; its own where nil.
     ///   - tokenKey: the file of the key that node N checks tokens with; the cluster's where nil.
+    ///   - records: the file of the records.
     init(
         configuredNodes nodes: Int, basePort: Int, advertised: (Int) -> Int? = { _ in nil },
-        tokenKey: (Int) -> String? = { _ in nil }
+        tokenKey: (Int) -> String? = { _ in nil }, records: String = "shared/records.sqlite"
     ) throws {
         self.basePort = basePort
         directory = NSTemporaryDirectory() + "/apus-test-\(UUID().uuidString)"
@@ -74,7 +75,7 @@ final class Cluster {
                   http: 127.0.0.1:\(first + 2)
                 advertise: {clients: "127.0.0.1:\(advertised(node) ?? first + 1)"}
                 ownership: {directory: shared/ownership}
-                records: {file: shared/records.sqlite}
+                records: {file: "\(records)"}
                 tls: {authority: pki/ca.pem, certificate: pki/n\(node).pem, key: pki/n\(node).key,
                   client_certificate: pki/clients.pem, client_key: pki/clients.key}
                 keys: {cluster: pki/cluster.key, token_public: "\(tokenKey(node) ?? "pki/token.pub")"}

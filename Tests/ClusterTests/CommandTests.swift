@@ -220,16 +220,21 @@ struct CommandTests {
             try await app.performAction("Action.add.ctlVal", json: "0", on: cam)
         }
         try await app.setCommandOrder(.afterAnswer, of: cam)
+        let id = String(repeating: "0123456789abcdef", count: 2)
+        let done = try await app.sendCommand(.action(path: "Action.add.ctlVal", json: "9"), to: cam, id: id)
         first.end()
         try await eventually { () throws(ApusError) in
-            do throws(ApusError) {
-                try await app.sendData([1], to: cam, timeout: .milliseconds(300))
-            } catch {
-                guard error.code == .targetOffline else { throw error }
-                return
-            }
-            throw ApusError(.internalFailure, "the device is not offline yet")
+            let online = try await app.readProperty(of: cam, path: "ProReadonly._online.stVal").json
+            guard online == "0" else { throw ApusError(.versionConflict, "the device is not offline yet") }
         }
+        await #expect(throws: ApusError(.targetOffline)) { try await app.sendData([1], to: cam) }
+        // What was carried out before is answered again; another command with its id is refused.
+        let again = try await app.sendCommand(.action(path: "Action.add.ctlVal", json: "9"), to: cam, id: id)
+        #expect(again.json == done.json && again.status == .answered)
+        await #expect(throws: ApusError(.targetOffline)) {
+            try await app.sendCommand(.action(path: "Action.add.ctlVal", json: "8"), to: cam, id: id)
+        }
+        #expect(first.counts["9"] == 1)
         var ids: [String] = []
         for number in 1...3 {
             let queued = try await app.sendCommand(

@@ -122,8 +122,20 @@ extension CommandService {
             try await products.checkAction(
                 action, json: ArraySlice(request.submit.content), of: request.device, timeout: try request.timeLeft())
         }
-        guard request.submit.ttlMs != 0 || presence.online != .offline else { throw ApusError(.targetOffline) }
-        return try await follow(request, for: time)
+        guard request.submit.ttlMs == 0, presence.online == .offline else {
+            return try await follow(request, for: time)
+        }
+        // The request may be a repetition, of one that the device received before it lost its connection.
+        guard let known = try await known(request) else { throw ApusError(.targetOffline) }
+        return try await follow(request, accepted: known, for: time)
+    }
+
+    /// The command, if it was accepted before.
+    private func known(_ request: CommandRequest) async throws(ApusError) -> CommandEntry? {
+        let look = CommandAwait.with { $0.id = request.submit.id }
+        let report = try await ref(request.queue, request.device).ask(look, timeout: try request.timeLeft())
+        guard report.hasEntry, report.entry.isSame(as: request.submit) else { return nil }
+        return report.entry
     }
 
     /// Submits a command that was checked, unless it is accepted already, and waits until it has the status.
@@ -172,7 +184,8 @@ extension CommandService {
     // MARK: - At the node of the owner
 
     /// Sends the command with one message to the node of the device's owner, which checks the right and waits for a
-    /// moment. Nil if that is this node, or if the command was not accepted, and can be submitted from here.
+    /// moment. Nil if that is this node, or if its answer is lost: the command can be submitted again, since its id
+    /// makes a repetition harmless.
     private func sendToOwner(
         _ request: CommandRequest, _ account: AccountID
     ) async throws(ApusError) -> CommandEntry? {
@@ -185,19 +198,11 @@ extension CommandService {
             return try await entities.askOwner(
                 of: request.queue.address(request.device).shard, message, timeout: left)?.entry
         } catch {
-            switch error.code {
-            // The owner's release does not know the message, or it was not sent.
-            case .methodUnknown, .noRoute: return nil
-            case .linkLost, .moved, .shuttingDown: break
-            default: throw error
-            }
+            // The owner has gone, or is another one now; or its release does not know the message.
+            let isLost: [ErrorCode] = [.linkLost, .noRoute, .moved, .shuttingDown, .methodUnknown]
+            guard isLost.contains(error.code) else { throw error }
+            return nil
         }
-        // The owner has gone, or is another one now. Where the command was accepted it is followed, whatever has become
-        // of the device's presence since.
-        let look = CommandAwait.with { $0.id = request.submit.id }
-        let report = try await ref(request.queue, request.device).ask(look, timeout: try request.timeLeft())
-        guard report.hasEntry, report.entry.isSame(as: request.submit) else { return nil }
-        return report.entry
     }
 
     /// A command that another node sends here, the owner's.

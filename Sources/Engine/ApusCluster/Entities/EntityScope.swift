@@ -69,14 +69,15 @@ package struct EntityScope: Sendable {
         }
     }
 
-    /// Sends a node a message without an answer. The node may be the one on which the entity is active.
+    /// Sends a node a message without an answer. The node may be the one on which the entity is active. Messages of one
+    /// entity to a node keep their order; those of two entities may not.
     ///
     /// - Throws: 10007 over ``tellCountMax``.
     package mutating func tell(_ node: NodeName, _ message: some NodeMessage) throws(ApusError) {
         guard tellings.count < Self.tellCountMax else {
             throw ApusError(.overloaded, "one message causes too many others")
         }
-        tellings.append { registry, _ in registry.tell(node, message) }
+        tellings.append { [shard = address.shard] registry, _ in registry.tell(node, message, from: shard) }
     }
 
     /// Sets a reminder. It is delivered at whichever node the entity is then. It replaces a reminder of the same name.

@@ -1,0 +1,90 @@
+import ApusClient
+import ApusContract
+import ApusCore
+import ApusDevice
+import ApusTestKit
+import Foundation
+import Logging
+import Testing
+
+@Suite(
+    "A cluster whose records have no room", .serialized, .timeLimit(.minutes(2)),
+    .enabled(if: TestDisk.canBeMade, "a disk in memory cannot be made here"))
+struct FullDiskTests {
+    private static let bell = DeviceID(unchecked: "bell")
+
+    /// Takes the room of the disk, and that which the records have already: with long properties, then with commands.
+    private static func fill(_ disk: TestDisk, _ app: ClientSession) async throws {
+        try #require(disk.fill(disk.path + "/ballast"))
+        let text = String(repeating: "x", count: 7000)
+        let error = await #expect(throws: ApusError.self) {
+            for number in 0..<8 { try await app.addUserProperty("p\(number)", json: "\"\(text)\"", to: bell) }
+            for number in 0..<1000 {
+                _ = try await app.writeProperty(
+                    of: bell, path: "ProUser.p\(number % 8).val", json: "\"\(number)\(text)\"")
+            }
+        }
+        #expect(error?.code == .storageFailed, "\(String(describing: error))")
+        let last = await #expect(throws: ApusError.self) {
+            for _ in 0..<1000 { try await kept(app) }
+        }
+        #expect(last?.code == .storageFailed, "\(String(describing: last))")
+    }
+
+    /// A command that is kept for the device needs a record. The client repeats it until its time is over.
+    private static func kept(_ app: ClientSession, timeout: Duration = .seconds(3)) async throws(ApusError) {
+        let sum = try await app.sendCommand(
+            .action(path: "Action.add.ctlVal", json: "3"), to: bell, keptFor: .seconds(60), timeout: timeout)
+        #expect(sum.json == "3")
+    }
+
+    private static func records(_ app: CallClient, _ calls: [String]) async throws {
+        for _ in 0..<200 {
+            let found = try await app.session.ask(ClientListCallsRequest()).calls.map(\.call)
+            if Set(found).isSuperset(of: calls) { return }
+            try await Task.sleep(for: .milliseconds(100))
+        }
+        Issue.record("no record of one of \(calls)")
+    }
+
+    @Test(
+        "Calls and commands go on, through the death of their owner too; what needs the records is 10021 (D9, CALL-9)")
+    func calls() async throws {
+        let disk = TestDisk(byteCount: 4 << 20)
+        let cluster = try Cluster(configuredNodes: 3, basePort: 31_030, records: disk.path + "/records.sqlite")
+        defer { cluster.down() }
+        let (bell, app) = try await CallClient.pair(cluster)
+        let commands = DeviceCommands(session: bell.session, log: Logger(label: "test"))
+        commands.onAction("add") { json throws(ApusError) in json }
+        let work = Task { _ = try? await commands.run() }
+        defer { for client in [bell, app] { client.close() } }
+        defer { work.cancel() }
+        _ = try await eventually { () throws(ApusError) in
+            try await app.session.performAction("Action.add.ctlVal", json: "1", on: Self.bell)
+        }
+        try await Self.fill(disk, app.session)
+
+        // What ends with its request needs no record.
+        #expect(try await app.session.performAction("Action.add.ctlVal", json: "2", on: Self.bell) == "2")
+        await #expect(throws: ApusError(.storageFailed)) { try await Self.kept(app.session) }
+        let first = try await app.ring(bell)
+        _ = try await bell.session.acceptCall(first)
+        _ = try await app.next(first) { $0.stage == .accepted }
+        _ = try await app.session.hangUpCall(first)
+        #expect(try await bell.end(first)?.code == .peerHungUp)
+
+        let second = try await app.ring(bell)
+        _ = try await bell.session.acceptCall(second)
+        Glibc.kill(try cluster.pid(try cluster.owner(of: "bell")), SIGKILL)
+        for side in [bell, app] {
+            try await eventually { () throws(ApusError) in _ = try await side.session.reportCallConnected(second) }
+        }
+        _ = try await app.session.hangUpCall(second)
+        #expect(try await bell.end(second)?.code == .peerHungUp)
+
+        // With room again, each call gets its record, and commands are kept.
+        unlink(disk.path + "/ballast")
+        try await Self.records(app, [first, second])
+        try await Self.kept(app.session, timeout: .seconds(20))
+    }
+}
