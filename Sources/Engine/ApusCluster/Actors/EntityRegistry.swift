@@ -197,15 +197,13 @@ package final class EntityRegistry: Sendable {
         ownMessages.withLock { $0.take = take }
     }
 
-    /// Sends a node a message of an entity without an answer. It is lost if there is no link to the node.
-    ///
-    /// - Parameter shard: the entity's. Its lane is on the event loop on which the entity runs.
-    func tell(_ node: NodeName, _ message: some NodeMessage, from shard: ShardID) {
+    /// Sends a node a message without an answer. It is lost if there is no link to the node.
+    func tell(_ node: NodeName, _ message: some NodeMessage) {
         guard node != view.local.name else {
             ownMessages.withLock { $0.take }?(message)
             return
         }
-        try? transport.tell(node, message, lane: Int(shard.rawValue))
+        try? transport.tell(node, message)
     }
 
     /// Handles a request of another node with a method of 0x0100 or above. Called on the connection's event loop.

@@ -95,8 +95,8 @@ extension Transport {
         return try M.readReply(reply)
     }
 
-    /// Sends a message without an answer to a node, as ``Transport/tell(_:lane:method:payload:)``.
-    package func tell<M: NodeMessage>(_ peer: NodeName, _ message: M, lane: Int = 0) throws(ApusError) {
-        try tell(peer, lane: lane, method: M.method, payload: try message.encoded().buffer)
+    /// Sends a message without an answer to a node.
+    package func tell<M: NodeMessage>(_ peer: NodeName, _ message: M) throws(ApusError) {
+        try tell(peer, method: M.method, payload: try message.encoded().buffer)
     }
 }

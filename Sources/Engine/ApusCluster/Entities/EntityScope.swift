@@ -69,15 +69,14 @@ package struct EntityScope: Sendable {
         }
     }
 
-    /// Sends a node a message without an answer. The node may be the one on which the entity is active. Messages of one
-    /// entity to a node keep their order; those of two entities may not.
+    /// Sends a node a message without an answer. The node may be the one on which the entity is active.
     ///
     /// - Throws: 10007 over ``tellCountMax``.
     package mutating func tell(_ node: NodeName, _ message: some NodeMessage) throws(ApusError) {
         guard tellings.count < Self.tellCountMax else {
             throw ApusError(.overloaded, "one message causes too many others")
         }
-        tellings.append { [shard = address.shard] registry, _ in registry.tell(node, message, from: shard) }
+        tellings.append { registry, _ in registry.tell(node, message) }
     }
 
     /// Sets a reminder. It is delivered at whichever node the entity is then. It replaces a reminder of the same name.
