@@ -372,8 +372,9 @@ let package = Package(
         test(
             "ApusClientAPITests",
             [
-                "ApusCore", "ApusTracing", "ApusThreads", "ApusContract", "ApusSessions", "ApusClientAPI", tracing,
-                nioCore, nioPosix, protobuf, log,
+                "ApusCore", "ApusTracing", "ApusThreads", "ApusContract", "ApusCluster", "ApusSessions",
+                "ApusClientAPI",
+                tracing, nioCore, nioPosix, protobuf, log,
             ]),
         test("ApusCommandsTests", ["ApusCore", "ApusCommands", protobuf]),
         test("ApusCallsTests", ["ApusCore", "ApusCalls", protobuf]),

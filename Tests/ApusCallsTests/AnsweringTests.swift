@@ -167,4 +167,41 @@ struct AnsweringTests {
             #expect(throws: ApusError(.malformed), "change \(index)") { try CallStateMachine(restoring: state) }
         }
     }
+
+    @Test("CALL-6: the machine of a party without a client answers in place of another party's apps")
+    func otherParty() throws {
+        let (first, second) = (CallDriver.bell(1), CallDriver.bell(2).party)
+        let absent = CallTarget(second, AccessID(unchecked: "absent"), isAbsent: true)
+        var call = try CallDriver(
+            placing: CallDriver.start(.oneToMany, to: [first, absent], answering: CallDriver.machine(of: second)))
+        for claim in call.machine.state.claims { call.happen(.partyClaimed(claim.party)) }
+        try call.restore()
+        try call.send(.rang, 1)
+        call.wait(.seconds(30))
+        #expect(call.phase == .recording && call.numbers == [nil, -2530, -2532])
+        try call.restore()
+        #expect(call.phase == .recording)
+    }
+
+    @Test("CALL-6: a machine of a party that is not called is refused, before there is a call that nobody can restore")
+    func notCalled() throws {
+        let start = try CallDriver.start(answering: CallDriver.machine(of: CallDriver.bell(2).party))
+        expectRefused(.callParametersInvalid) { _ = try CallDriver(placing: start) }
+    }
+
+    @Test("CALL-3: a call whose record cannot be written is kept for hours, and asks at least every 30 seconds")
+    func recordWithoutRoom() throws {
+        var call = try CallDriver(placing: CallDriver.start())
+        for claim in call.machine.state.claims { call.happen(.partyClaimed(claim.party)) }
+        try call.send(.cancelled, 0)
+        for claim in call.machine.state.claims { call.happen(.partyReleased(claim.party)) }
+        call.wait(.seconds(5 * 3600))
+        #expect(call.phase == .ended)
+        call.wait(.seconds(60))
+        let asked = call.actions.count { $0 == .writeRecord }
+        #expect((2...3).contains(asked), "\(asked)")
+        call.happen(.recordWritten)
+        call.wait(.seconds(1))
+        #expect(call.phase == .unspecified)
+    }
 }

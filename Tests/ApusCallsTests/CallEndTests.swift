@@ -325,6 +325,7 @@ struct CallEndTests {
             #expect(call.actions == [.release(bell)])
             call.happen(.partyReleased(bell))
         }
+        call.happen(.recordWritten)
         call.wait(.seconds(601))
         #expect(call.phase == .unspecified)
         call.happen(.partyClaimed(bell))

@@ -246,6 +246,7 @@ struct CallRuleTests {
         expectRefused(.callUnknown) { _ = try machine.handle(.accepted, from: CallDriver.caller, at: 0, &actions) }
         var call = try CallDriver()
         try call.send(.cancelled, 0)
+        call.happen(.recordWritten)
         call.wait(.seconds(601))
         #expect(call.phase == .unspecified && call.machine.nextMs == nil && call.machine.state == CallState())
         expectRefused(.callUnknown) { try call.send(.hungUp, 0) }

@@ -107,8 +107,7 @@ struct CallTransitionTests {
             send(.rejected, 1)
         case .allBusy:
             for leg in [1, 2] { send(.wasBusy, leg) }
-        case .nobodyLeft:
-            for leg in [1, 2] { call.happen(.legUnreachable(leg)) }
+        case .nobodyLeft: for leg in [1, 2] { call.happen(.legUnreachable(leg)) }
         case .ringTimedOut:
             // Time brings other triggers when it passes in a later phase.
             guard phase != .accepted, phase != .connected, phase != .recording else { return false }
@@ -149,6 +148,7 @@ struct CallTransitionTests {
             call.wait(.seconds(20))
         case .forgotten:
             guard phase == .ended || phase == .unspecified else { return false }
+            call.happen(.recordWritten)
             call.wait(.seconds(601))
         }
         return true

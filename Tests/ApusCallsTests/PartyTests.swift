@@ -139,4 +139,22 @@ struct PartyTests {
             #expect([-2511, -2520].contains(loser.view(0).end?.number ?? 0))
         }
     }
+
+    @Test("A party with 32 connections refuses one more client, and replaces an earlier connection of one that it has")
+    func connections() throws {
+        var party = CallPartyEntity()
+        for number in 0..<CallPartyEntity.listenersMax {
+            let listener = CallListener.with {
+                ($0.node, $0.number, $0.endpoint) = ("a", UInt64(number), "app-\(number)")
+            }
+            try party.makeRoom(for: listener)
+            party.listeners.append(listener)
+        }
+        let before = party
+        expectRefused(.overloaded) { try party.makeRoom(for: .with { $0.endpoint = "another" }) }
+        #expect(party == before)
+        try party.makeRoom(for: .with { $0.endpoint = "app-5" })
+        #expect(party.listeners.count == CallPartyEntity.listenersMax - 1)
+        #expect(!party.listeners.contains { $0.endpoint == "app-5" })
+    }
 }

@@ -183,12 +183,57 @@ struct TopicEdgeTests {
         #expect(delivered(read) == [2, 3])
     }
 
+    @Test("A subscription begins where the owner's answer says, or with the newest event, and has a cursor for that")
+    func start() {
+        for (startsWithLast, first) in [(false, UInt64(4)), (true, 3)] {
+            var machine = Machine()
+            _ = machine.subscribing(
+                1, "a/b", after: nil, keeps: true, startsWithLast: startsWithLast, now: Self.now)
+            let early = machine.start(of: 1, "a/b")
+            #expect(early == nil, "the owner has not answered")
+            _ = machine.subscribed(1, "a/b", .success(TopicPosition(log: 7, next: 4)), now: Self.now)
+            let start = machine.start(of: 1, "a/b")
+            #expect(start == TopicPosition(log: 7, next: first))
+            // It stays, however many events follow, and another subscriber has one of its own.
+            _ = machine.received("a/b", log: 7, event(4))
+            let later = machine.start(of: 1, "a/b")
+            #expect(later == start)
+            let other = TopicPosition(log: 7, next: 2)
+            _ = machine.subscribing(2, "a/b", after: other, keeps: true, now: Self.now)
+            let given = machine.start(of: 2, "a/b")
+            #expect(given == other)
+        }
+    }
+
+    @Test("A subscriber that heard nothing has what was published since, at a node that goes on from its start")
+    func resumedStart() throws {
+        var first = Machine()
+        _ = first.subscribing(1, "a/b", after: nil, keeps: true, now: Self.now)
+        _ = first.subscribed(1, "a/b", .success(TopicPosition(log: 7, next: 4)), now: Self.now)
+        let start = try #require(first.start(of: 1, "a/b"))
+        // Event 4 is published while it is connected to no node.
+        var second = Machine()
+        let head = TopicPosition(log: 7, next: 5)
+        _ = second.subscribing(1, "a/b", after: start, keeps: true, now: Self.now)
+        guard case .read(_, 1, start)? = second.subscribed(1, "a/b", .success(head), now: Self.now).first else {
+            Issue.record("nothing is read")
+            return
+        }
+        let page = Machine.Page(head: head, events: [event(4)], missed: false)
+        let read = second.read(1, "a/b", .success(page), now: Self.now)
+        #expect(delivered(read) == [4])
+        let again = second.received("a/b", log: 7, event(4))
+        #expect(delivered(again).isEmpty)
+    }
+
     @Test("A topic that keeps nothing goes to all that hear it, and to nobody else")
     func unkept() {
         var machine = Machine()
         for subscriber in 1...2 {
             _ = machine.subscribing(subscriber, "a/b", after: nil, keeps: false, now: Self.now)
             _ = machine.subscribed(subscriber, "a/b", .success(TopicPosition(log: 1, next: 5)), now: Self.now)
+            let start = machine.start(of: subscriber, "a/b")
+            #expect(start == nil, "it has no cursors")
         }
         let outcome26 = machine.received("a/c", log: 1, event(5))
         #expect(outcome26.isEmpty)

@@ -25,6 +25,8 @@ struct HTTPListenerTests {
         let waiting = Mutex(0)
         /// Those of them that were cancelled.
         let cancelled = Mutex(0)
+        /// The ids of requests about devices, in the order in which they came.
+        let ids = Mutex<[String]>([])
 
         var sources: HTTPSources {
             HTTPSources(
@@ -67,11 +69,13 @@ struct HTTPListenerTests {
                     }
                 }
             }
-            api.on(ClientGetDeviceRequest.self) { request, _ throws(ApusError) in
+            api.on(ClientGetDeviceRequest.self) { [self] request, call throws(ApusError) in
+                note(call)
                 guard request.device != "none" else { throw ApusError(.targetUnknown, "no such device") }
                 return .with { $0.device = request.device }
             }
             api.on(ClientListDevicesRequest.self) { [self] request, call throws(ApusError) in
+                note(call)
                 if call.session.access.rawValue == "slow" {
                     waiting.withLock { $0 += 1 }
                     try? await Task.sleep(for: .seconds(20))
@@ -106,6 +110,11 @@ struct HTTPListenerTests {
                 })
         }
 
+        private func note(_ call: ClientCall) {
+            let id = call.request.map { "\($0)" } ?? "none"
+            ids.withLock { $0.append(id) }
+        }
+
         static let status = NodeStatus(
             name: "n1", incarnation: 3, state: "up",
             addresses: NodeStatus.Addresses(transport: "a:1", clients: "a:2", http: "a:3"),
@@ -137,12 +146,13 @@ struct HTTPListenerTests {
 
     private static func fetch(
         _ address: HostPort, _ path: String, method: String = "GET", token: String? = nil,
-        scheme: String = "Bearer", body: Data? = nil
+        scheme: String = "Bearer", key: String? = nil, body: Data? = nil
     ) async throws -> (status: Int, type: String, body: String) {
         var request = URLRequest(url: try #require(URL(string: "http://\(address)\(path)")))
         request.httpMethod = method
         request.httpBody = body
         if let token { request.setValue("\(scheme) \(token)", forHTTPHeaderField: "Authorization") }
+        if let key { request.setValue(key, forHTTPHeaderField: "Idempotency-Key") }
         if body != nil { request.setValue("application/json", forHTTPHeaderField: "Content-Type") }
         let (data, response) = try await URLSession(configuration: .ephemeral).data(for: request)
         let http = try #require(response as? HTTPURLResponse)
@@ -304,6 +314,25 @@ struct HTTPListenerTests {
                 body: Data(#"{ "descriptions" : [ {"language":"de"} , {"language":"en","text":"[{"} ] }"#.utf8))
             #expect(created.body == #"{"product":"de en"}"#)
         }
+    }
+
+    @Test("An Idempotency-Key names one request: of one client, of one kind, and for one target of the path (D15)")
+    func idempotencyKeys() async throws {
+        let node = Node()
+        try await withListener(node) { address in
+            for (token, path, key) in [
+                ("good", "/v1/devices/cam", "1"), ("good", "/v1/devices/c%61m", "1"),
+                ("many", "/v1/devices/cam", "1"), ("good", "/v1/devices/cam-2", "1"), ("good", "/v1/devices", "1"),
+                ("good", "/v1/devices/cam", "2"),
+            ] {
+                let answer = try await Self.fetch(address, path, token: token, key: key)
+                #expect(answer.status == 200, "\(answer.body)")
+            }
+            _ = try await Self.fetch(address, "/v1/devices/cam", token: "operator")
+        }
+        let ids = node.ids.withLock { $0 }
+        #expect(ids.count == 7 && ids[0] == ids[1] && ids[6] == "none")
+        #expect(Set(ids[1...]).count == 6, "\(ids)")
     }
 
     @Test(

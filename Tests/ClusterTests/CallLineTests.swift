@@ -161,4 +161,45 @@ struct CallLineTests {
             #expect(try await bell.end(call)?.code == .peerHungUp)
         }
     }
+
+    @Test(
+        "The clock of an owner steps two hours ahead, and an hour back: rings and calls keep their times (CALL-6)",
+        .enabled(if: WrongClock.isInstalled, "faketime is not installed"))
+    func steps() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 31_370)
+        defer { cluster.down() }
+        let owner = try cluster.owner(of: "bell-0")
+        let others = (1...3).filter { $0 != owner }
+        let clock = try WrongClock(cluster, node: owner, offset: "+2h", canStep: true)
+        defer { clock.end() }
+        try clock.step(to: "+0")
+        let view = NodeView(owner, of: cluster)
+        #expect(await waited(.seconds(20)) { view.get("/healthz") != nil } != nil)
+        try await Task.sleep(for: .seconds(3))
+        let name = "bell-0"
+        let bell = try await CallClient(cluster, others[0], device: name).ready()
+        let app = try await CallClient(cluster, others[1], access: "phone").ready()
+        defer { for client in [bell, app] { client.close() } }
+        let target = ClientSession.CallParty.device(DeviceID(unchecked: name))
+        // Never before the machine's start: faketime cannot set CLOCK_BOOTTIME so.
+        for offset in ["+2h", "+1h"] {
+            let began = MonotonicTime.now()
+            let missed = try await app.start([target], timeout: .seconds(8)).id
+            _ = try await bell.next(missed) { if case .ring = $0.stage { true } else { false } }
+            try clock.step(to: offset)
+            #expect(try await app.end(missed)?.code == .callNotAnswered)
+            let rung = MonotonicTime.now() - began
+            #expect(rung > .milliseconds(7_500) && rung < .seconds(12), "\(rung) after a step to \(offset)")
+            _ = try await bell.end(missed)
+        }
+        let call = try await app.start([target], timeout: .seconds(8)).id
+        _ = try await bell.next(call) { if case .ring = $0.stage { true } else { false } }
+        try await bell.session.acceptCall(call)
+        _ = try await app.next(call) { $0.stage == .accepted }
+        try clock.step(to: "+6h")
+        try await Task.sleep(for: .seconds(2))
+        for client in [bell, app] { #expect(try await !client.session.reportCallConnected(call).isEnded) }
+        try await app.session.hangUpCall(call)
+        #expect(try await bell.end(call)?.code == .peerHungUp)
+    }
 }

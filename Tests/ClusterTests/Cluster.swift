@@ -119,7 +119,7 @@ final class Cluster {
     /// Runs a verb of this cluster to its end.
     func run(_ arguments: String...) throws -> Outcome { try Self.run(arguments + ["--dir", directory]) }
 
-    /// The number of the node that owns a device or an account, of the first three.
+    /// The number of the node that owns a device, or a shard by its number, of the first three.
     func owner(of key: String) throws -> Int {
         let why = try run("why", key, "--json")
         return try #require((1...3).first { why.output.contains("\"owner\":\"n\($0)\"") }, "\(why.all)")

@@ -223,10 +223,7 @@ struct CommandTests {
         let id = String(repeating: "0123456789abcdef", count: 2)
         let done = try await app.sendCommand(.action(path: "Action.add.ctlVal", json: "9"), to: cam, id: id)
         first.end()
-        try await eventually { () throws(ApusError) in
-            let online = try await app.readProperty(of: cam, path: "ProReadonly._online.stVal").json
-            guard online == "0" else { throw ApusError(.versionConflict, "the device is not offline yet") }
-        }
+        try await Self.isAway(app)
         await #expect(throws: ApusError(.targetOffline)) { try await app.sendData([1], to: cam) }
         // What was carried out before is answered again; another command with its id is refused.
         let again = try await app.sendCommand(.action(path: "Action.add.ctlVal", json: "9"), to: cam, id: id)
@@ -272,6 +269,69 @@ struct CommandTests {
         #expect(second.counts["51"] == nil)
         try await second.session.setAsleep(false)
         #expect(try await sum == #"{"sum":51}"# && second.counts["50"] == nil)
+    }
+
+    /// Waits until the device is offline.
+    private static func isAway(_ app: ClientSession) async throws {
+        try await eventually { () throws(ApusError) in
+            let online = try await app.readProperty(of: cam, path: "ProReadonly._online.stVal").json
+            guard online == "0" else { throw ApusError(.versionConflict, "the device is not offline yet") }
+        }
+    }
+
+    @Test("Commands of a guest that wait end with 8003 when the share ends, and the device never gets them (IV-B10)")
+    func lostRight() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 28_080)
+        defer { cluster.down() }
+        let (owner, cam, guests) = (try Self.session(cluster, node: 2), Self.cam, AccountID(unchecked: "guests"))
+        let guest = try cluster.session(
+            node: 3, token: try cluster.token("--role", "app", "--access", "guest", "--account", "guests"))
+        let first = try Device(try Self.session(cluster, node: 1, device: "cam"))
+        defer { for session in [owner, guest] { session.close() } }
+        _ = try await eventually { () throws(ApusError) in
+            try await owner.performAction("Action.add.ctlVal", json: "0", on: cam)
+        }
+        try await owner.share(cam, with: guests, control: true)
+        first.end()
+        try await Self.isAway(owner)
+        var ids: [String] = []
+        for (session, json) in [(guest, "7"), (owner, "8")] {
+            let queued = try await session.sendCommand(
+                .action(path: "Action.add.ctlVal", json: json), to: cam, keptFor: .seconds(600), until: .queued)
+            ids.append(queued.id)
+        }
+        // A request that waits for the end receives it.
+        async let waiting: Void = fails(.illegalRelation) { () throws(ApusError) in
+            _ = try await guest.sendCommand(
+                .action(path: "Action.add.ctlVal", json: "9"), to: cam, keptFor: .seconds(600), timeout: .seconds(20))
+        }
+        try await eventually { () throws(ApusError) in
+            let count = try await owner.commands(of: cam).commands.count { $0.status == .queued }
+            guard count == 3 else { throw ApusError(.internalFailure, "\(count) commands wait") }
+        }
+        try await owner.unshare(cam, with: guests)
+        await waiting
+        let listed = try await owner.commands(of: cam).commands
+        #expect(listed.contains { $0.id == ids[1] && $0.status == .queued } && !listed.contains { $0.id == ids[0] })
+
+        let second = try Device(try Self.session(cluster, node: 3, device: "cam"))
+        try await eventually("the owner's command is carried out") { second.counts["8"] == 1 }
+        try await Task.sleep(for: .seconds(1))
+        #expect(second.counts == ["8": 1])
+        // Another share does not bring it back.
+        try await owner.share(cam, with: guests, control: true)
+        let ended = try await owner.command(ids[0], of: cam)
+        #expect(ended.status == .failed && ended.error?.code == .illegalRelation)
+        #expect(second.counts == ["8": 1])
+        second.end()
+
+        // The next account sees nothing of what the former one sent.
+        let next = try cluster.session(node: 1, token: try cluster.token("--role", "app", "--account", "next"))
+        defer { next.close() }
+        try await owner.transfer(cam, to: AccountID(unchecked: "next"))
+        let seen = try await eventually { () throws(ApusError) in try await next.commands(of: cam).commands }
+        #expect(seen.isEmpty)
+        await fails(.targetUnknown) { () throws(ApusError) in _ = try await next.command(ids[1], of: cam) }
     }
 
     @Test(

@@ -3,6 +3,7 @@ import ApusContract
 import ApusCore
 import ApusTestKit
 import Foundation
+import SwiftProtobuf
 import Synchronization
 import Testing
 
@@ -63,6 +64,37 @@ struct EventTests {
         try await eventually("the owner hears it") { heardByOwner.names.contains("alarm private cam ") }
         #expect(!heardByGuest.names.contains("alarm private cam "))
         #expect(heardByOwner.repeated(but: "alarm probe cam ").isEmpty && heardByGuest.repeated(but: "").isEmpty)
+    }
+
+    @Test("An app that has received no event yet has the one that is reported while its node is frozen and dies, once")
+    func quietAccount() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 28_000)
+        defer { cluster.down() }
+        // The topic's owner lives, and has the device's connection.
+        let owner = try cluster.owner(of: "\(ShardID(key: "events/local").rawValue)")
+        let node = try #require((1...3).first { $0 != owner })
+        let device = try cluster.session(
+            node: owner, token: try cluster.token("--role", "device", "--device", "cam"), role: .device)
+        let app = try cluster.session(node: node, token: try cluster.token("--role", "app"))
+        defer { for session in [device, app] { session.close() } }
+        try await eventually { () throws(ApusError) in
+            try await device.reportProperty(path: "ProReadonly.battery.stVal", json: "80")
+        }
+        let heard = EventLog(app.accountEvents(of: AccountID(unchecked: "local")))
+        // Requests about a topic are carried out in order: after this one, the subscription was answered.
+        try await eventually { () throws(ApusError) in
+            _ = try await app.ask(
+                ClientAcknowledgeRequest.with { ($0.topic, $0.cursor) = ("events/local", "1.0") })
+        }
+        let pid = try cluster.pid(node)
+        Glibc.kill(pid, SIGSTOP)
+        try await eventually { () throws(ApusError) in try await device.reportEvent("motion") }
+        #expect(heard.names.isEmpty)
+        Glibc.kill(pid, SIGKILL)
+        try await eventually("the alarm is heard at another node") { heard.names.contains("alarm motion cam ") }
+        try await eventually { () throws(ApusError) in try await device.reportEvent("later") }
+        try await eventually("the next one is heard") { heard.names.contains("alarm later cam ") }
+        #expect(heard.names == ["alarm motion cam ", "alarm later cam "])
     }
 
     @Test("Events that are none, and too many, are refused by number (21031, 10007, 12004)")

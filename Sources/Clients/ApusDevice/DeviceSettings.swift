@@ -7,7 +7,8 @@ import Synchronization
 /// The settings of a device, `ProWritable` of its model, kept in step with the cluster (IV-D4, docs/things.md).
 ///
 /// A setting that an app writes is applied once the device is connected, also if it was written while the device was
-/// away, and then reported. Settings are applied one after the other. Of several writes that wait, the last is applied.
+/// away, and then reported: the pending settings are read after each connection, and after each event. Settings are
+/// applied one after the other. Of several writes that wait, the last is applied.
 ///
 /// Isolation: `Sendable`; ``run()`` is called once.
 public final class DeviceSettings: Sendable {
@@ -82,20 +83,29 @@ public final class DeviceSettings: Sendable {
     /// - Throws: what lasts: 20101 and 20102 if an initial setting cannot be, or the product has no valid name; 12004
     ///   if the session is not the device's.
     public func run() async throws(ApusError) {
-        // Changes are heard from before the pending ones are read, so none is missed in between.
-        let changes = session.propertyChanges(of: device)
+        // Both are subscribed to before the pending settings are read, so none is missed in between.
+        let (changes, connections) = (session.propertyChanges(of: device), session.newConnections())
         if let product { try await report("ProReadonly._product", #"{"stVal":"\#(product)"}"#, received: nil) }
         for (name, json) in initial { try await begin(name, json) }
         try await applyPending()
+        let (pending, pendingFeed) = AsyncThrowingStream<Void, any Error>.makeStream(
+            bufferingPolicy: .bufferingNewest(1))
         let failure = await withDiscardingTaskGroup { group -> ApusError? in
             group.addTask { await self.reportChanges() }
+            // A setting that was written while the device was away may have no event that reaches it.
+            group.addTask { for await _ in connections { pendingFeed.yield() } }
+            group.addTask {
+                do {
+                    for try await event in changes where event.missed || event.message.pending { pendingFeed.yield() }
+                    pendingFeed.finish()
+                } catch {
+                    pendingFeed.finish(throwing: error)
+                }
+            }
             defer { group.cancelAll() }
             do {
-                for try await event in changes {
-                    guard event.missed || event.message.pending else { continue }
-                    // The pending settings rather than the event's: a later write may have replaced it.
-                    try await applyPending()
-                }
+                // The pending settings rather than those of an event: a later write may have replaced it.
+                for try await _ in pending { try await applyPending() }
                 return nil
             } catch {
                 return error as? ApusError ?? ApusError(.internalFailure, "\(error)")

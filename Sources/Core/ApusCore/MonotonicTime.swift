@@ -40,6 +40,14 @@ public struct MonotonicTime: Sendable, Hashable, Comparable, CustomStringConvert
         .nanoseconds(Int64(bitPattern: left.nanoseconds &- right.nanoseconds))
     }
 
+    /// The time until this one.
+    ///
+    /// - Throws: 10005 if it has passed.
+    public func timeLeft(from now: MonotonicTime = .now()) throws(ApusError) -> Duration {
+        guard now < self else { throw ApusError(.deadlineExceeded) }
+        return self - now
+    }
+
     public var description: String { "\(nanoseconds)ns" }
 }
 

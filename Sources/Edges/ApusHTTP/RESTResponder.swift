@@ -1,9 +1,7 @@
 import ApusClientAPI
-import ApusCluster
 import ApusContract
 import ApusCore
 import ApusSessions
-import Crypto
 import Foundation
 import HTTPTypes
 import Hummingbird
@@ -93,12 +91,13 @@ struct RESTResponder: Sendable {
         try services.quotas.take(route.operation.info, of: session.account)
         // The owner of a device ends its sessions, and this request has none.
         try await clients.sessions?.checkDevice(session)
-        let message = try await message(route, parts, request)
+        let target = try Self.target(route, parts)
+        let message = try await message(route, target, request)
         let work = try route.operation.read(message, .json)
         let call = ClientCall(
             session: session, deadline: services.deadline(asked: Self.wait(request)),
-            request: try Self.requestID(request), trace: services.tracer == nil ? nil : Self.trace(request),
-            topics: services.api.topics)
+            request: try IdempotencyKey(request.headers)?.request(of: session, route.operation.info, target: target),
+            trace: services.tracer == nil ? nil : Self.trace(request), topics: services.api.topics)
         guard let departure = context.departure else { throw ApusError(.cancelled) }
         return await departure.cancelling { await services.carryOut(route.operation, work, call) }
     }
@@ -128,32 +127,30 @@ struct RESTResponder: Sendable {
         request.headers[.traceparent].flatMap { TraceContext(traceparent: $0) }
     }
 
-    /// `Idempotency-Key`: 1 to 255 bytes that the client chooses.
-    private static func requestID(_ request: Request) throws(ApusError) -> ApusCluster.RequestID? {
-        guard let key = request.headers[.idempotencyKey] else { return nil }
-        guard (1...255).contains(key.utf8.count), key.utf8.allSatisfy({ (0x21...0x7e).contains($0) }) else {
-            throw ApusError(.badParameter, "Idempotency-Key must have 1 to 255 printable characters without spaces")
-        }
-        let numbers = SHA256.hash(data: Array(key.utf8)).prefix(16).reduce(into: [UInt64](repeating: 0, count: 2)) {
-            ($0[0], $0[1]) = ($0[0] << 8 | $0[1] >> 56, $0[1] << 8 | UInt64($1))
-        }
-        return ApusCluster.RequestID(high: numbers[0], low: numbers[1])
-    }
-
     // MARK: - Messages
 
-    /// The request's message in JSON.
-    private func message(_ route: Route, _ parts: [Substring], _ request: Request) async throws(ApusError) -> ByteBuffer
-    {
-        var given: [(String, JSON)] = []
+    /// The fields of the path, in its order. Throws 21031 if one is not UTF-8.
+    private static func target(
+        _ route: Route, _ parts: [Substring]
+    ) throws(ApusError) -> [(name: String, value: String)] {
+        var target: [(name: String, value: String)] = []
         for (pattern, part) in zip(route.rule.parts, parts) {
             guard case .field(let name) = pattern else { continue }
             let plain = part.utf8.contains(UInt8(ascii: "%")) ? part.removingPercentEncoding : String(part)
             guard let text = plain, !text.isEmpty else {
                 throw ApusError(.badParameter, "\(name) in the path is not UTF-8")
             }
-            given.append((name, try value([text], route.fields[name], name)))
+            target.append((name, text))
         }
+        return target
+    }
+
+    /// The request's message in JSON.
+    private func message(
+        _ route: Route, _ target: [(name: String, value: String)], _ request: Request
+    ) async throws(ApusError) -> ByteBuffer {
+        var given: [(String, JSON)] = []
+        for (name, text) in target { given.append((name, try value([text], route.fields[name], name))) }
         guard route.rule.method.takesBody else {
             return ByteBuffer(string: JSON.object(try query(request, route) + given).text)
         }

@@ -25,6 +25,25 @@ extension NewMessage {
     }
 }
 
+/// Commands that wait for a device, and then its accounts, learn who may use it now.
+///
+/// Isolation: immutable; each service guards its own state.
+private struct RelationObservers: RelationObserver {
+    let commands: CommandService
+    let events: EventService
+
+    func record(of device: DeviceID) async -> DeviceRecord? { await events.record(of: device) }
+
+    func related(_ device: DeviceID, _ change: DeviceRelationChange, before: DeviceRecord?) async {
+        switch change {
+        case .unbind, .transfer, .unshare: await commands.rightsChanged(of: device)
+        case .share(let share): if !share.control { await commands.rightsChanged(of: device) }
+        case .bind, .assign, .disable: break
+        }
+        await events.related(device, change, before: before)
+    }
+}
+
 /// The services of devices, accounts, messages and calls, created in the order of their dependencies.
 ///
 /// Isolation: immutable; each service guards its own state.
@@ -54,8 +73,9 @@ struct NodeServices: Sendable {
         events = EventService(
             configuration.events, view, entities, node.topics, records, runtime, dispatcher, handlers: handlers,
             poster: poster, limited: limited)
-        sessions.observe(events)
-        commands = CommandService(configuration.commands, view, entities, sessions, products, runtime, dispatcher)
+        commands = CommandService(
+            configuration.commands, view, entities, sessions, products, records, runtime, dispatcher)
+        sessions.observe(RelationObservers(commands: commands, events: events))
         things = ThingService(
             sessions: sessions, topics: node.topics, products: products, reader: commands, observer: events)
         webhooks = WebhookSender(configuration.push, limited: limited) { view.clock.wallSeconds() }

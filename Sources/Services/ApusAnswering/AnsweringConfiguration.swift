@@ -7,6 +7,8 @@ package struct AnsweringConfiguration: Sendable, Hashable {
     /// Messages that one node records at once. One more is recorded when there is room again. Key
     /// `answering.recordings_max`.
     package var recordingsMax = 64
+    /// The part of ``recordingsMax`` that one account can have at a node. The next one is recorded when another ends.
+    package static let accountPart = 8
     /// How often the frames that have come in are stored. Until then they are in the channel, at two nodes. Key
     /// `answering.store_interval`.
     package var storeInterval = Duration.milliseconds(500)
@@ -23,6 +25,8 @@ package struct AnsweringConfiguration: Sendable, Hashable {
     package static let greetingPieceByteCountMax = 64 << 10
     /// The most pieces of a greeting: 2 MiB.
     package static let greetingPiecesMax: UInt32 = 32
+    /// The most frames of a greeting. Each costs its node some microseconds whenever it is played.
+    package static let greetingFramesMax = 8192
     /// The longest greeting, in microseconds.
     package static let greetingTimeMax: Int64 = 30_000_000
     /// The pieces in which frames are stored, and those of an MP4.

@@ -46,17 +46,21 @@ package struct AnsweringRecords: Sendable {
         try await store.record(Self.machines, OrderedKey(.text(party)))
     }
 
-    /// Changes a machine, also while others do.
+    /// Changes a machine, also while others do. What another account has set, to which the device belonged before, is
+    /// forgotten.
     ///
+    /// - Parameter account: that of the party.
     /// - Throws: 10030 if others change it all the time, 10021.
     @discardableResult
     func change(
-        _ party: String, _ body: (inout AnsweringMachine) -> Void
+        _ party: String, of account: String, _ body: (inout AnsweringMachine) -> Void
     ) async throws(ApusError) -> (old: AnsweringMachine, new: AnsweringMachine) {
         for attempt in 0..<8 {
             let known = try await machine(party)
             let old = known?.body ?? .with { $0.party = party }
             var new = old
+            if !old.isOf(account) { new = .with { ($0.party, $0.greeting) = (party, old.greeting) } }
+            new.account = account
             body(&new)
             do throws(ApusError) {
                 try await store.commit(
@@ -195,4 +199,9 @@ package struct AnsweringRecords: Sendable {
             guard found.count == AnsweringConfiguration.stepCount else { return }
         }
     }
+}
+
+extension AnsweringMachine {
+    /// True if this account has set the machine. A machine of an earlier release names none.
+    func isOf(_ account: String) -> Bool { self.account.isEmpty || self.account == account }
 }

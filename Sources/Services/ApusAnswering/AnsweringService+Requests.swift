@@ -19,8 +19,9 @@ extension AnsweringService {
     package func add(to api: inout ClientAPI) {
         api.on(ClientGetAnsweringMachineRequest.self) { [self] request, call throws(ApusError) in
             let party = try await CallParty(device: request.device, account: request.account, call, sessions)
-            let name = party.name
-            return ClientAnsweringMachine(try await records.machine(name)?.body ?? AnsweringMachine(), party)
+            let machine = try await records.machine(party.name)?.body ?? AnsweringMachine()
+            let isOwn = machine.isOf(try await account(of: party))
+            return ClientAnsweringMachine(isOwn ? machine : AnsweringMachine(), party)
         }
         api.on(ClientSetAnsweringMachineRequest.self, orderKey: { _ in "answering" }) {
             [self] request, call throws(ApusError) in
@@ -30,7 +31,7 @@ extension AnsweringService {
             ClientSetGreetingRequest.self, byteCountMax: Self.greetingByteCountMax, orderKey: { _ in "answering" }
         ) { [self] request, call throws(ApusError) in
             let party = try await CallParty(device: request.device, account: request.account, call, sessions)
-            try await greet(request, party.name)
+            try await greet(request, party.name, of: try await account(of: party))
             return ClientSetGreetingResponse()
         }
         api.on(ClientListMessagesRequest.self) { [self] request, call throws(ApusError) in
@@ -74,7 +75,7 @@ extension AnsweringService {
         }
         let length = request.lengthSeconds == 0 ? Bounds.lengthSeconds : request.lengthSeconds
         let days = request.keepDays == 0 ? Bounds.keepDays : request.keepDays
-        let machine = try await records.change(party.name) { machine in
+        let machine = try await records.change(party.name, of: try await account(of: party)) { machine in
             machine.isEnabled = request.enabled
             (machine.afterMs, machine.lengthMs) = (Int64(request.afterSeconds) * 1000, Int64(length) * 1000)
             machine.keepMs = Int64(days) * 86_400_000
@@ -86,12 +87,16 @@ extension AnsweringService {
     ///
     /// - Throws: 21031 for a piece that is too long or too many, or a greeting that is none; 10030 if pieces before the
     ///   last one are missing.
-    private func greet(_ request: ClientSetGreetingRequest, _ party: String) async throws(ApusError) {
+    private func greet(
+        _ request: ClientSetGreetingRequest, _ party: String, of account: String
+    ) async throws(ApusError) {
         guard request.data.count <= AnsweringConfiguration.greetingPieceByteCountMax,
             request.index < AnsweringConfiguration.greetingPiecesMax
         else { throw ApusError(.badParameter, "a greeting has at most 32 pieces of 65,536 bytes") }
         guard request.number != 0 else {
-            try await records.change(party) { ($0.greetingPieces, $0.greetingMs, $0.greetingUpload) = (0, 0, 0) }
+            try await records.change(party, of: account) {
+                ($0.greetingPieces, $0.greetingMs, $0.greetingUpload) = (0, 0, 0)
+            }
             for number: UInt64 in [0, 1] {
                 try await records.erase(
                     AnsweringRecords.greetings, of: AnsweringRecords.greetingPlace(number, of: party))
@@ -99,7 +104,7 @@ extension AnsweringService {
             return
         }
         let machine = try await records.machine(party)?.body ?? AnsweringMachine()
-        guard machine.greetingUpload != request.number else { return }
+        guard machine.greetingUpload != request.number || !machine.isOf(account) else { return }
         let next = machine.greeting &+ 1
         let piece = AnsweringPiece.with {
             $0.of = AnsweringRecords.greetingPlace(next, of: party)
@@ -112,7 +117,7 @@ extension AnsweringService {
             throw ApusError(.versionConflict, "pieces of the greeting are missing")
         }
         let length = try Self.greetingTime(pieces)
-        try await records.change(party) { machine in
+        try await records.change(party, of: account) { machine in
             guard machine.greeting &+ 1 == next else { return }
             (machine.greeting, machine.greetingPieces) = (next, request.index + 1)
             (machine.greetingMs, machine.greetingUpload) = (length / 1000, request.number)
@@ -128,6 +133,10 @@ extension AnsweringService {
             frames = try StoredFrames.frames(of: pieces)
         } catch {
             throw ApusError(.badParameter, "the greeting has no media frames: \(error.message)")
+        }
+        guard frames.count <= AnsweringConfiguration.greetingFramesMax else {
+            throw ApusError(
+                .badParameter, "a greeting has at most \(AnsweringConfiguration.greetingFramesMax) frames")
         }
         let times = frames.filter { !$0.header.flags.contains(.configuration) }.map(\.header.ptsMicroseconds)
         let length = (times.max() ?? 0) - (times.min() ?? 0)

@@ -92,17 +92,27 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
     }
 
     private func machine(of party: CallParty) async throws(ApusError) -> CallAnswering? {
-        let name = party.name
-        guard let machine = try await records.machine(name)?.body, machine.isEnabled else { return nil }
-        let kept = try await records.page(of: name, after: "", limit: configuration.messagesMax).messages
-        guard kept.count < configuration.messagesMax else {
+        guard let machine = try await records.machine(party.name)?.body, machine.isEnabled else { return nil }
+        let account = try await account(of: party)
+        guard machine.isOf(account) else { return nil }
+        guard try await !isFull(party, of: account) else {
             full.increment()
             return nil
         }
         return .with {
+            $0.account = account
             ($0.party, $0.afterMs, $0.lengthMs, $0.keepMs) = (party, machine.afterMs, machine.lengthMs, machine.keepMs)
             ($0.greeting, $0.greetingPieces) = (machine.greeting, machine.greetingPieces)
         }
+    }
+
+    /// True if the machine has as many messages of the account as it may have, without that of this call. Those of an
+    /// account to which the device belonged before do not count.
+    private func isFull(_ party: CallParty, of account: String, except call: String = "") async throws(ApusError)
+        -> Bool
+    {
+        let newest = try await records.page(of: party.name, after: "", limit: configuration.messagesMax + 1).messages
+        return newest.count { $0.account == account && $0.call != call } >= configuration.messagesMax
     }
 
     package func record(_ recording: CallRecording, report: @escaping @Sendable (MessageReport) -> Void) {
@@ -112,6 +122,11 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
                 return nil
             }
             guard recordings.count < Self.waitingMax else { return nil }
+            // The call asks again.
+            let account = recording.answering.account
+            let share = max(1, configuration.recordingsMax / AnsweringConfiguration.accountPart)
+            let used = recordings.values.count { $0.recorder.recording.answering.account == account }
+            guard account.isEmpty || used < share else { return nil }
             let recorder = MessageRecorder(recording, self)
             if recording.over { recorder.end() }
             recordings[recording.call] = Recording(recorder: recorder, report: report)
@@ -147,11 +162,19 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
             return recordings[call]?.report
         }
         guard let report else { return }
+        let answering = recorder.recording.answering
         let greeting = await greeting(of: recorder.recording)
         do throws(ApusError) {
-            let outcome = try await recorder.run(greeting) {
-                self.cut.increment()
+            var outcome = MessageRecorder.Outcome.empty
+            // Others may have left messages since the machine has answered.
+            if try await isFull(answering.party, of: answering.account, except: call) {
+                full.increment()
                 report(.full)
+            } else {
+                outcome = try await recorder.run(greeting) {
+                    self.cut.increment()
+                    report(.full)
+                }
             }
             switch outcome {
             case .stored(let message):

@@ -14,6 +14,8 @@ import Synchronization
 final class GreetingPlayer: PublisherSink, @unchecked Sendable {  // SAFETY: confined to the event loop.
     let eventLoop: any EventLoop
     private let frames: [MediaFrame]
+    /// The presentation time of the first frame that is no configuration, in microseconds.
+    private let firstUs: Int64
     private let open: Open
     private var elapsed = Duration.zero
     private var isStarted = false
@@ -32,6 +34,7 @@ final class GreetingPlayer: PublisherSink, @unchecked Sendable {  // SAFETY: con
 
     init(_ frames: [MediaFrame], _ eventLoop: any EventLoop, open: @escaping Open) {
         (self.frames, self.eventLoop, self.open) = (frames, eventLoop, open)
+        firstUs = frames.first { !$0.header.flags.contains(.configuration) }?.header.ptsMicroseconds ?? 0
     }
 
     /// A second call has no effect.
@@ -88,10 +91,7 @@ final class GreetingPlayer: PublisherSink, @unchecked Sendable {  // SAFETY: con
         next = key ?? frames.count
     }
 
-    private func time(of frame: MediaFrame) -> Duration {
-        let first = frames.first { !$0.header.flags.contains(.configuration) }?.header.ptsMicroseconds ?? 0
-        return .microseconds(frame.header.ptsMicroseconds - first)
-    }
+    private func time(of frame: MediaFrame) -> Duration { .microseconds(frame.header.ptsMicroseconds - firstUs) }
 
     private func play() {
         guard !isStopped, next < frames.count else { return }

@@ -26,8 +26,12 @@ package struct CallConfiguration: Sendable, Hashable {
     package var resendAfterMax: Duration = .seconds(8)
     /// How long a call is kept after its end, for events that come late.
     package var endedTime: Duration = .seconds(60)
-    /// How long an ended call is kept at most, if its end, its record or its parties are not confirmed.
+    /// How long an ended call is kept at most, if its end or its parties are not confirmed.
     package var endedTimeMax: Duration = .seconds(120)
+    /// How long an ended call is kept at most whose record cannot be written.
+    package var recordTimeMax: Duration = .seconds(6 * 3600)
+    /// The longest time after which such a record is tried again.
+    package var recordRetryMax: Duration = .seconds(30)
     /// How long the media channels are kept after a hang-up if the caller has asked for it (CALL-16).
     package var keepConnectTime: Duration = .seconds(60)
 

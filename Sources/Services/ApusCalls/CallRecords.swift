@@ -49,15 +49,19 @@ package struct CallRecords: Sendable {
 
     /// Some calls of a party, the newest first, and the token of the next page; empty at the end.
     ///
+    /// - Parameter oldest: calls that have begun before are left out. Unix milliseconds.
     /// - Throws: 21031 for a token that is none.
     func page(
-        of party: CallParty, after token: String, limit: Int
+        of party: CallParty, since oldest: Int64, after token: String, limit: Int
     ) async throws(ApusError) -> (calls: [CallState], next: String) {
         let page = try await store.page(
             Self.calls, by: "party", prefix: OrderedKey(.text(party.name)),
             after: try CallPageToken.read(token, of: party.name), limit: limit)
-        let calls = page.records.map(\.body)
-        let next = page.next == nil ? "" : calls.last.map { CallPageToken.text($0.startedMs, $0.id) } ?? ""
+        let all = page.records.map(\.body)
+        let calls = all.filter { $0.startedMs >= oldest }
+        let next =
+            page.next == nil || calls.count < all.count
+            ? "" : calls.last.map { CallPageToken.text($0.startedMs, $0.id) } ?? ""
         return (calls, next)
     }
 }

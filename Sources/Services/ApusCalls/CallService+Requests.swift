@@ -24,15 +24,21 @@ extension CallService {
         }
         api.on(ClientListCallsRequest.self) { [self] request, call throws(ApusError) in
             let limit = Int(min(request.pageSize == 0 ? 50 : request.pageSize, 500))
+            let party = try await CallParty(
+                device: request.device, account: request.account, call, records.sessions)
             let page = try await records.page(
-                of: try await CallParty(
-                    device: request.device, account: request.account, call, records.sessions),
-                after: request.pageToken, limit: limit)
+                of: party, since: try await oldest(of: party, for: call), after: request.pageToken, limit: limit)
             return .with {
                 $0.calls = page.calls.map { ClientCallRecord($0) }
                 $0.nextPageToken = page.next
             }
         }
+    }
+
+    /// Calls of a device before this time are those of the account to which it belonged then. Unix milliseconds.
+    private func oldest(of party: CallParty, for call: ClientCall) async throws(ApusError) -> Int64 {
+        guard party.kind == .device, call.session.role != .admin else { return 0 }
+        return try await records.sessions.record(of: DeviceID(unchecked: party.id))?.boundAtUnixMilliseconds ?? 0
     }
 }
 

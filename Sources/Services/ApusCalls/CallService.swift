@@ -38,30 +38,28 @@ package final class CallService: Service, Sendable {
     private let onEnded: @Sendable (EndedCall) async throws(ApusError) -> Void
     let log: Logger
     let limited: LogLimiter
-    private let entities: EntityRegistry
-    private let connections: AnnouncedConnections<Client>
+    let entities: EntityRegistry
+    let connections: AnnouncedConnections<Client>
     /// What the party has given each connection, by its number.
     private let numbers: Numbers
     /// A connection as parties know it, by its number and its endpoint.
     private let listener: @Sendable (UInt64, String) -> CallListener
     /// By account: a device's calls count for its account.
-    private let starts: Mutex<RateLimiter<String>>
+    let starts: Mutex<RateLimiter<String>>
     /// Calls whose records are to be written.
     private let finished: AsyncStream<CallState>
     private let finishedFeed: AsyncStream<CallState>.Continuation
-    private let placed = Counter(label: "apus_calls_placed_total")
+    let placed = Counter(label: "apus_calls_placed_total")
     private let notices = Counter(label: "apus_calls_notices_total")
     private let listening = Gauge(label: "apus_calls_connections")
     let media: CallMediaTable
     let pusher: any CallPusher
-    private let machines: any AnsweringMachines
+    let machines: any AnsweringMachines
     /// Apps to be notified by push.
-    let pushes: AsyncStream<CallPush>
+    let pushes: CallPushQueue
 
     /// Records that wait to be written. One more is left out: its call asks again.
     private static let finishedMax = 1024
-    /// Apps that wait to be notified by push. One more is left out: its call asks again.
-    private static let pushesMax = 1024
     /// Records that are written at once.
     private static let writesMax = 32
     private static let lookInterval = Duration.milliseconds(500)
@@ -77,7 +75,7 @@ package final class CallService: Service, Sendable {
         onEnded: @escaping @Sendable (EndedCall) async throws(ApusError) -> Void
     ) {
         (self.pusher, self.machines, self.onEnded) = (pusher, machines, onEnded)
-        let (pushes, pushFeed) = AsyncStream<CallPush>.makeStream(bufferingPolicy: .bufferingOldest(Self.pushesMax))
+        let pushes = CallPushQueue()
         self.pushes = pushes
         (self.configuration, self.view, self.entities, self.sessions) = (configuration, view, entities, sessions)
         (records, self.log, limited) = (CallRecords(store), log, LogLimiter(log))
@@ -114,139 +112,22 @@ package final class CallService: Service, Sendable {
         runtime.register(CallKind(configuration: configuration, node: view.local.name).definition)
         runtime.register(PartyKind(configuration: configuration, isAlive: isAlive).definition)
         dispatcher.onTell(CallDeliver.self) { [weak self] message in self?.deliver(message) }
-        dispatcher.onTell(CallPush.self) { message in pushFeed.yield(message) }
-        dispatcher.onTell(CallRecording.self) { [weak self] message in self?.record(message) }
-        dispatcher.onTell(CallFinished.self) { [weak self] message in self?.finishedFeed.yield(message.state) }
+        dispatcher.onOwnTell(CallPush.self) { message in pushes.yield(message) }
+        dispatcher.onOwnTell(CallRecording.self) { [weak self] message in self?.record(message) }
+        dispatcher.on(CallOrder.self) { [weak self] _, order throws(ApusError) in
+            guard let self else { throw ApusError(.shuttingDown) }
+            return try await place(order)
+        }
+        dispatcher.on(CallAccept.self) { [weak self] _, message throws(ApusError) in
+            guard let self else { throw ApusError(.shuttingDown) }
+            return try await accept(message)
+        }
+        dispatcher.onOwnTell(CallFinished.self) { [weak self] message in self?.finishedFeed.yield(message.state) }
     }
 
-    // MARK: - Requests
+    // MARK: - Clients
 
-    /// Places a call (CALL-6).
-    ///
-    /// - Throws: 10007 after too many calls of this account, −2500 if a parameter is out of range, −2501 for a party
-    ///   that the cluster does not know, 8003 and 12004 for one that this client may not call, 20011 for a device that
-    ///   is disabled, 8000 if no called party has a client that takes calls, 21025 for a connection that takes none,
-    ///   21031 for an id that is not valid.
-    func start(_ request: ClientStartCallRequest, _ call: ClientCall) async throws(ApusError) -> ClientCallInfo {
-        let sender = try sender(call)
-        guard let connection = call.connection, connections.number(of: connection) != nil else {
-            throw ApusError(.unavailable, "who calls subscribes to \(Self.topicKind)/\(Self.ownKey) first")
-        }
-        guard starts.withLock({ $0.take(call.session.account.rawValue, at: .now()) }) else {
-            throw ApusError(.overloaded, "the account places too many calls; try again later")
-        }
-        let number = try Self.number(request) ?? RequestID(high: .random(in: 0...(.max)), low: .random(in: 0...(.max)))
-        let type = CallType(rawValue: Int(request.type)) ?? .unspecified
-        let parties = try await parties(request, call)
-        if request.again, let first = parties.first {
-            let known = CallID(shard: first.address.shard, number)
-            if let view = try await placed(known, by: sender, call) { return ClientCallInfo(known, view) }
-        }
-        var called: [[CallCallee]] = []
-        for party in parties { called.append(try await callees(of: party, call)) }
-        var callees = Self.inTurn(called, countMax: configuration.legsMax)
-        let machine = await machines.machine(of: parties)
-        if callees.isEmpty, let machine { callees = [.with { ($0.party, $0.absent) = (machine.party, true) }] }
-        guard let first = parties.first, !callees.isEmpty else {
-            throw ApusError(.targetOffline, "no client of the called parties takes calls")
-        }
-        let id = CallID(shard: first.address.shard, number)
-        let place = CallPlace.with {
-            ($0.type, $0.caller, $0.endpoint, $0.session) = (
-                type, sender.party, sender.endpoint.rawValue, sender.session
-            )
-            ($0.callees, $0.extra) = (callees, Data(request.extra.utf8))
-            $0.timeoutMs = Int64(request.timeoutSeconds) * 1000
-            if let machine { $0.answering = machine }
-        }
-        let view = try await ref(id).ask(place, timeout: try call.timeLeft(), call: call.entityCall)
-        placed.increment()
-        return ClientCallInfo(id, view)
-    }
-
-    /// The number in the session id that the client has chosen; nil if it leaves that to the cluster.
-    private static func number(_ request: ClientStartCallRequest) throws(ApusError) -> RequestID? {
-        guard !request.id.isEmpty else { return nil }
-        let (high, low) = (request.id.prefix(16), request.id.dropFirst(16))
-        guard request.id.utf8.count == 32, request.id.allSatisfy({ $0.isASCII && $0.isHexDigit }),
-            let high = UInt64(high, radix: 16), let low = UInt64(low, radix: 16)
-        else { throw ApusError(.badParameter, "the id of a call has 32 hexadecimal digits") }
-        return RequestID(high: high, low: low)
-    }
-
-    /// The caller's view of a call that an earlier request with the same id has placed; nil if none has. Asked before
-    /// the called parties are looked up: their clients may be away by now.
-    private func placed(
-        _ id: CallID, by sender: CallSender, _ call: ClientCall
-    ) async throws(ApusError) -> CallLegView? {
-        let report = CallReport.with {
-            ($0.party, $0.endpoint, $0.session) = (sender.party, sender.endpoint.rawValue, sender.session)
-            // A confirmation of no stage changes nothing.
-            $0.kind = .confirmed
-        }
-        do throws(ApusError) {
-            return try await ref(id).ask(report, timeout: try call.timeLeft())
-        } catch {
-            guard error.code == .callUnknown else { throw error }
-            return nil
-        }
-    }
-
-    /// The first of each list, then the second of each, and so on: no party takes the legs of another.
-    private static func inTurn(_ lists: [[CallCallee]], countMax: Int) -> [CallCallee] {
-        var callees: [CallCallee] = []
-        for place in 0..<(lists.map(\.count).max() ?? 0) {
-            callees += lists.filter { $0.count > place }.map { $0[place] }
-        }
-        return Array(callees.prefix(countMax))
-    }
-
-    /// Reports an event of the client's leg.
-    ///
-    /// - Throws: as ``CallStateMachine/handle(_:from:at:_:)-(CallEvent,_,_,_)``.
-    func report(_ request: ClientReportCallRequest, _ call: ClientCall) async throws(ApusError) -> ClientCallInfo {
-        let sender = try sender(call)
-        guard let id = CallID(rawValue: request.call) else { throw ApusError(.callUnknown) }
-        let kind = CallEventKind(rawValue: request.event.rawValue) ?? .unspecified
-        guard (CallEventKind.joined.rawValue...CallEventKind.confirmed.rawValue).contains(kind.rawValue) else {
-            throw ApusError(.callParametersInvalid, "the event is not one of a client")
-        }
-        // Whoever has media, or asks for them, is checked again there (right(of:in:)).
-        if kind == .accepted { try await checkRights(of: sender, in: id, call) }
-        let report = CallReport.with {
-            ($0.party, $0.endpoint, $0.session) = (sender.party, sender.endpoint.rawValue, sender.session)
-            ($0.kind, $0.number) = (kind, request.code)
-            $0.stage = CallStage(rawValue: request.stage.rawValue) ?? .unspecified
-        }
-        return ClientCallInfo(id, try await ref(id).ask(report, timeout: try call.timeLeft()))
-    }
-
-    /// An account may have lost its right to the device since the call began, or the device may have been disabled. The
-    /// leg then leaves, which ends the call if it is one of two.
-    ///
-    /// - Throws: 8003, 20011.
-    private func checkRights(of sender: CallSender, in id: CallID, _ call: ClientCall) async throws(ApusError) {
-        let parties = try await ref(id).ask(
-            CallPeek.with { ($0.party, $0.endpoint) = (sender.party, sender.endpoint.rawValue) },
-            timeout: try call.timeLeft())
-        var found: ApusError? = ApusError(.illegalRelation)
-        if sender.party == parties.caller {
-            for called in parties.called where found != nil {
-                found = try await refusal(of: called, by: sender.party)
-            }
-        } else {
-            found = try await refusal(of: sender.party, by: parties.caller)
-        }
-        guard let error = found else { return }
-        let leave = CallReport.with {
-            ($0.party, $0.endpoint, $0.session) = (sender.party, sender.endpoint.rawValue, sender.session)
-            $0.kind = .hungUp
-        }
-        _ = try? await ref(id).ask(leave, timeout: try call.timeLeft())
-        throw error
-    }
-
-    private func sender(_ call: ClientCall) throws(ApusError) -> CallSender {
+    func sender(_ call: ClientCall) throws(ApusError) -> CallSender {
         let client = try Self.client(call.session)
         let session = call.connection.flatMap { connections.number(of: $0) }.flatMap { numbers[$0] }
         return CallSender(client.party, client.endpoint, session: session ?? 0)
@@ -262,7 +143,7 @@ package final class CallService: Service, Sendable {
         return Client(party: try account(session.account.rawValue), endpoint: session.access, session: session)
     }
 
-    private static func account(_ name: String) throws(ApusError) -> CallParty {
+    static func account(_ name: String) throws(ApusError) -> CallParty {
         guard let account = AccountID(rawValue: name), name.utf8.count <= CallParty.accountByteCountMax
         else {
             throw ApusError(
@@ -273,28 +154,6 @@ package final class CallService: Service, Sendable {
     }
 
     // MARK: - Who may be called
-
-    /// The parties that a request names, and that this client may call.
-    private func parties(
-        _ request: ClientStartCallRequest, _ call: ClientCall
-    ) async throws(ApusError) -> [CallParty] {
-        guard request.targets.count <= configuration.legsMax else {
-            throw ApusError(.callParametersInvalid, "a call has at most \(configuration.legsMax) called parties")
-        }
-        guard let device = call.session.device else {
-            var parties: [CallParty] = []
-            for target in request.targets { parties.append(try await devicePartyOfApp(target, call)) }
-            return try Self.unique(parties)
-        }
-        guard !request.targets.isEmpty else { return [try Self.account(call.session.account.rawValue)] }
-        var parties: [CallParty] = []
-        for target in request.targets {
-            let party = try target.device.isEmpty ? Self.account(target.account) : .device(Self.device(target))
-            if let error = try await refusal(of: party, by: .device(device)) { throw error }
-            parties.append(party)
-        }
-        return try Self.unique(parties)
-    }
 
     /// Why a party may not call another: 8003, or 20011 if one of them is a disabled device. An account may call the
     /// devices that it may control; a device the accounts that may use it, and the devices of its account.
@@ -326,34 +185,6 @@ package final class CallService: Service, Sendable {
         // Who has no right does not learn that the device is disabled.
         guard isAllowed else { return ApusError(.illegalRelation) }
         return devices.contains(where: \.isDisabled) ? ApusError(.deviceDisabled) : nil
-    }
-
-    private func devicePartyOfApp(
-        _ target: ClientCallParty, _ call: ClientCall
-    ) async throws(ApusError) -> CallParty {
-        let device = try Self.device(target)
-        let answer = await sessions.inspect(device, for: call.session, subscribe: false, control: true)
-        do throws(ApusError) {
-            _ = try answer.get()
-        } catch {
-            throw error.code == .targetUnknown ? ApusError(.callRequestFailed, "no such device") : error
-        }
-        return .device(device)
-    }
-
-    private static func device(_ target: ClientCallParty) throws(ApusError) -> DeviceID {
-        guard let device = DeviceID(rawValue: target.device), target.account.isEmpty else {
-            throw ApusError(.callParametersInvalid, "a called party is a device, or an account that a device calls")
-        }
-        return device
-    }
-
-    private static func unique(_ parties: [CallParty]) throws(ApusError) -> [CallParty] {
-        guard !parties.isEmpty else { throw ApusError(.callParametersInvalid, "a call has a called party") }
-        guard Set(parties).count == parties.count else {
-            throw ApusError(.callParametersInvalid, "a party is called twice")
-        }
-        return parties
     }
 
     // MARK: - Connections

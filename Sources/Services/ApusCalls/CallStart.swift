@@ -73,10 +73,13 @@ package struct CallStart: Sendable, Hashable {
         guard (1...max(1, configuration.legsMax)).contains(targets.count) else {
             try fail("a call has 1 to \(configuration.legsMax) called legs")
         }
-        guard targets.allSatisfy({ $0.party.isKnown }), caller.party.isKnown else {
+        guard targets.allSatisfy({ $0.party.isValid }), caller.party.isValid else {
             try fail("a party is a device or an account")
         }
         guard !targets.contains(where: { $0.party == caller.party }) else { try fail("a party cannot call itself") }
+        guard answering.map({ machine in targets.contains { $0.party == machine.party } }) ?? true else {
+            try fail("an answering machine is that of a called party")
+        }
         guard type != .oneToOne || targets.allSatisfy({ $0.party == targets[0].party }) else {
             try fail("a call of type 1 has one called party")
         }
@@ -109,5 +112,12 @@ extension CallState {
 }
 
 extension CallParty {
-    fileprivate var isKnown: Bool { (kind == .device || kind == .account) && DeviceID(rawValue: id) != nil }
+    /// True for a device or an account that can call and be called.
+    var isValid: Bool {
+        switch kind {
+        case .device: DeviceID(rawValue: id) != nil
+        case .account: AccountID(rawValue: id) != nil && id.utf8.count <= Self.accountByteCountMax
+        case .unspecified, .UNRECOGNIZED: false
+        }
+    }
 }

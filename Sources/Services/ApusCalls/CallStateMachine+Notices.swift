@@ -180,7 +180,10 @@ extension CallStateMachine {
     private func dueMs(_ request: Request) -> Int64? {
         let entry = state[request]
         guard entry.status == .wanted, request != .reserveChannels || state.phase != .ended else { return nil }
-        if entry.sends > 0 { return retryMs(entry.sentMs, entry.sends) }
+        if entry.sends > 0 {
+            guard request == .writeRecord else { return unlessOver(retryMs(entry.sentMs, entry.sends)) }
+            return retryMs(entry.sentMs, entry.sends, max: configuration.recordRetryMax)
+        }
         guard request == .releaseChannels, state.keepConnect, state.end.reason == .hungUp else { return .min }
         return Self.time(state.endedMs, plus: configuration.keepConnectTime)
     }
@@ -224,7 +227,7 @@ extension CallStateMachine {
     private func dueMs(leg index: Int) -> Int64? {
         let leg = state.legs[index]
         guard leg.confirmed.rawValue < leg.stage.rawValue else { return nil }
-        return retryMs(leg.sentMs, leg.sends)
+        return unlessOver(retryMs(leg.sentMs, leg.sends))
     }
 
     private func dueMs(claim index: Int) -> Int64? {
@@ -232,15 +235,21 @@ extension CallStateMachine {
         switch claim.status {
         case .claimed where claim.sends == 0: return Self.time(claim.sentMs, plus: configuration.claimTime / 3)
         case .claiming, .claimed: return retryMs(claim.sentMs, claim.sends)
-        case .releasing: return min(retryMs(claim.sentMs, claim.sends), claim.untilMs)
+        case .releasing: return unlessOver(min(retryMs(claim.sentMs, claim.sends), claim.untilMs))
         case .unspecified, .refused, .released, .UNRECOGNIZED: return nil
         }
     }
 
-    private func retryMs(_ sentMs: Int64, _ sends: UInt32) -> Int64 {
+    private func retryMs(_ sentMs: Int64, _ sends: UInt32, max longest: Duration? = nil) -> Int64 {
         let first = max(.milliseconds(1), configuration.resendAfter)
         let factor = 1 << min(Int(sends.clamped) - 1, 16)
-        return Self.time(sentMs, plus: min(first * factor, max(first, configuration.resendAfterMax)))
+        return Self.time(sentMs, plus: min(first * factor, max(first, longest ?? configuration.resendAfterMax)))
+    }
+
+    /// Nil for a time at which an ended call is kept for its record alone.
+    private func unlessOver(_ due: Int64) -> Int64? {
+        guard state.phase == .ended else { return due }
+        return due < Self.time(state.endedMs, plus: max(.zero, configuration.endedTimeMax)) ? due : nil
     }
 }
 

@@ -68,8 +68,7 @@ extension CallState {
 extension CallClaim {
     fileprivate var isKnown: Bool {
         let statuses = [CallClaimStatus.unspecified, .claiming, .claimed, .refused, .releasing, .released]
-        return statuses.contains(status) && (party.kind == .device || party.kind == .account)
-            && AccountID(rawValue: party.id) != nil
+        return statuses.contains(status) && party.isValid
     }
 }
 

@@ -75,8 +75,10 @@ extension CallStateMachine {
             state.legs.allSatisfy { $0.confirmed == .ended } && state.writeRecord.status == .done
             && state.releaseChannels.status != .wanted && state.recordMessage.status != .wanted
             && state.claims.allSatisfy { $0.status == .released || $0.status == .refused }
-        let time = isConfirmed ? configuration.endedTime : configuration.endedTimeMax
-        return Self.time(state.endedMs, plus: max(.zero, time))
+        let longest =
+            state.writeRecord.status == .done
+            ? configuration.endedTimeMax : max(configuration.endedTimeMax, configuration.recordTimeMax)
+        return Self.time(state.endedMs, plus: max(.zero, isConfirmed ? configuration.endedTime : longest))
     }
 }
 

@@ -1,5 +1,5 @@
 import ApusCluster
-import ApusCore
+package import ApusCore
 import ApusWire
 import SwiftProtobuf
 
@@ -49,8 +49,6 @@ extension CallDeliver: NodeMessage {
 /// The kind of parties: the call that a party is on, and the connections that take its calls. The key is the name of
 /// the device, or `@` and that of the account.
 struct PartyKind {
-    /// The connections of a party; the oldest gives way to one more.
-    static let listenersMax = 32
     private static let reminder = "advance"
 
     let configuration: CallConfiguration
@@ -106,12 +104,13 @@ struct PartyKind {
         if let known = party.listeners.first(where: { $0.isConnection(listener) }) {
             return .with { $0.session = known.session }
         }
-        guard AccessID(rawValue: listener.endpoint) != nil else { throw ApusError(.malformed) }
+        // Those of a node that has died must not take the places of its clients that return.
+        try remove(&party, &scope) { !isAlive($0.node, $0.incarnation) }
+        try party.makeRoom(for: listener)
         party.session = max(party.session + 1, UInt64(clamping: scope.wallMilliseconds))
         var new = listener
         new.session = party.session
         party.listeners.append(new)
-        if party.listeners.count > Self.listenersMax { party.listeners.removeFirst() }
         // The end of the last call may have come while the client was away.
         let machine = try PartyStateMachine(restoring: party.state, configuration)
         for call in machine.recentCalls(at: scope.wallMilliseconds) {
@@ -202,5 +201,21 @@ struct PartyKind {
 extension CallListener {
     fileprivate func isConnection(_ other: CallListener) -> Bool {
         (node, incarnation, number) == (other.node, other.incarnation, other.number)
+    }
+}
+
+extension CallPartyEntity {
+    /// The most connections of a party.
+    package static let listenersMax = 32
+
+    /// If the party has as many connections as it may have, an earlier one of the same client gives way to a new one.
+    ///
+    /// - Throws: 10007 if there is none.
+    package mutating func makeRoom(for listener: CallListener) throws(ApusError) {
+        guard listeners.count >= Self.listenersMax else { return }
+        guard let earlier = listeners.firstIndex(where: { $0.endpoint == listener.endpoint }) else {
+            throw ApusError(.overloaded, "\(Self.listenersMax) clients of the account take calls already")
+        }
+        listeners.remove(at: earlier)
     }
 }

@@ -31,10 +31,7 @@ package struct ClientCall: Sendable {
     /// How long the client waits on.
     ///
     /// - Throws: 10005 where it has stopped waiting.
-    package func timeLeft(now: MonotonicTime = .now()) throws(ApusError) -> Duration {
-        guard now < deadline else { throw ApusError(.deadlineExceeded) }
-        return deadline - now
-    }
+    package func timeLeft() throws(ApusError) -> Duration { try deadline.timeLeft() }
 
     /// What an entity receives with the request: who asks, and its id, so that a repetition is carried out once.
     package var entityCall: EntityCall {

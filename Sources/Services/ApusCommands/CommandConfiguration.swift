@@ -25,18 +25,24 @@ package struct CommandConfiguration: Sendable, Hashable {
     /// at most. Key `commands.ended_time`.
     package var endedTime: Duration = .seconds(7 * 86_400)
 
+    /// A command is sent if the right of its sender was checked within this time. Otherwise it is checked first: the
+    /// sender may have lost it (IV-B10).
+    package private(set) var rightTime: Duration = .seconds(1)
+
     package init() {}
 
     /// The longest content of a command that is only replicated. A longer one is recorded, whatever its time to live.
     package static let liveContentByteCountMax = 4 << 10
 
-    /// The bounds of commands that end with their requests. They are replicated, so they take memory at two nodes, and
-    /// all of a device together are one state of at most 64 KiB (`replication.state_bytes_max`).
+    /// The bounds of commands that end with their requests, whose senders wait for them. They are replicated, so they
+    /// take memory at two nodes, and all of a device together are one state of at most 64 KiB
+    /// (`replication.state_bytes_max`).
     package var live: CommandConfiguration {
         var live = self
         live.openByteCountMax = min(openByteCountMax, 24 << 10)
         live.endedTime = min(endedTime, .seconds(600))
         live.endedMax = min(endedMax, 8)
+        live.rightTime = .seconds(5)
         return live
     }
 }

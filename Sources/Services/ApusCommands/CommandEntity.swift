@@ -72,6 +72,18 @@ extension CommandCancel: EntityMessage {
     static var isIdempotent: Bool { true }
 }
 
+extension CommandRights: EntityMessage {
+    typealias Reply = CommandRightsTaken
+    static var method: UInt16 { 0x013a }
+    static var isIdempotent: Bool { true }
+}
+
+/// A queue asks its own node who may use the device.
+extension CommandCheck: NodeMessage {
+    typealias Reply = CommandCheckTaken
+    static var method: UInt16 { 0x0056 }
+}
+
 /// The owner of a device sends a command to the node of its connection.
 extension CommandDeliver: NodeMessage {
     typealias Reply = CommandDelivered
@@ -110,56 +122,48 @@ enum CommandQueue: CaseIterable, Sendable {
 
     func address(_ device: DeviceID) -> EntityAddress { plain.address(device.rawValue) }
 
-    func definition(_ configuration: CommandConfiguration) -> EntityDefinition<CommandState> {
-        Self.filled(plain, self == .live ? configuration.live : configuration)
+    /// - Parameter node: the local one, which is asked for the check of rights.
+    func definition(_ configuration: CommandConfiguration, node: NodeName) -> EntityDefinition<CommandState> {
+        let part = Part(configuration: self == .live ? configuration.live : configuration, node: node)
+        var definition = plain
+        Self.addClients(to: &definition, part)
+        Self.addDevice(to: &definition, part)
+        definition.onReminder { queue, _, scope throws(ApusError) in
+            try Self.change(&queue, &scope, part) { queue, now, effects throws(ApusError) in
+                queue.advance(part.configuration, at: now, &effects)
+            }
+            // A queue with nothing in it takes no memory.
+            if queue == CommandState() { scope.isDone = true }
+        }
+        return definition
     }
 
-    private static func filled(
-        _ plain: EntityDefinition<CommandState>, _ configuration: CommandConfiguration
-    ) -> EntityDefinition<CommandState> {
-        var definition = plain
+    /// What the handlers of a queue need.
+    private struct Part: Sendable {
+        let configuration: CommandConfiguration
+        let node: NodeName
+    }
+
+    private static func addClients(to definition: inout EntityDefinition<CommandState>, _ part: Part) {
+        let configuration = part.configuration
         definition.on(CommandSubmit.self) { queue, message, scope throws(ApusError) in
-            try change(&queue, &scope, configuration) { queue, now, effects throws(ApusError) in
+            try change(&queue, &scope, part) { queue, now, effects throws(ApusError) in
                 CommandReport(try queue.submit(message, configuration, at: now, &effects))
             }
         }
-        definition.on(CommandListen.self) { queue, message, scope throws(ApusError) in
-            try change(&queue, &scope, configuration) { queue, now, effects throws(ApusError) in
-                queue.listen(message.listener, configuration, at: now, &effects)
-                return CommandListening()
-            }
-        }
-        definition.on(CommandLeave.self) { queue, message, _ throws(ApusError) in
-            queue.leave(message.listener)
-            return CommandLeft()
-        }
-        definition.on(CommandAcknowledge.self) { queue, message, scope throws(ApusError) in
-            try change(&queue, &scope, configuration) { queue, now, effects throws(ApusError) in
-                let unknown = message.ids.filter { queue.entry($0) == nil }
-                queue.acknowledge(message.ids, configuration, at: now, &effects)
-                return .with { $0.unknown = unknown }
-            }
-        }
-        definition.on(CommandAnswer.self) { queue, message, scope throws(ApusError) in
-            try change(&queue, &scope, configuration) { queue, now, effects throws(ApusError) in
-                let isKnown = queue.entry(message.id) != nil
-                try queue.answer(message, configuration, at: now, &effects)
-                return .with { $0.isKnown = isKnown }
-            }
-        }
         definition.on(CommandAwait.self) { queue, message, scope throws(ApusError) in
-            try change(&queue, &scope, configuration) { queue, now, effects throws(ApusError) in
+            try change(&queue, &scope, part) { queue, now, effects throws(ApusError) in
                 queue.advance(configuration, at: now, &effects)
                 return CommandReport(queue.wait(message.waiter, for: message.id))
             }
         }
         definition.on(CommandCancel.self) { queue, message, scope throws(ApusError) in
-            try change(&queue, &scope, configuration) { queue, now, effects throws(ApusError) in
+            try change(&queue, &scope, part) { queue, now, effects throws(ApusError) in
                 CommandReport(try queue.cancel(message.id, configuration, at: now, &effects))
             }
         }
         definition.on(CommandSetOrder.self) { queue, message, scope throws(ApusError) in
-            try change(&queue, &scope, configuration) { queue, now, effects throws(ApusError) in
+            try change(&queue, &scope, part) { queue, now, effects throws(ApusError) in
                 queue.order = message.order
                 queue.advance(configuration, at: now, &effects)
                 return CommandOrderSet()
@@ -175,19 +179,46 @@ enum CommandQueue: CaseIterable, Sendable {
                 $0.order = queue.order == .unspecified ? .allAtOnce : queue.order
             }
         }
-        definition.onReminder { queue, _, scope throws(ApusError) in
-            try change(&queue, &scope, configuration) { queue, now, effects throws(ApusError) in
-                queue.advance(configuration, at: now, &effects)
+    }
+
+    private static func addDevice(to definition: inout EntityDefinition<CommandState>, _ part: Part) {
+        let configuration = part.configuration
+        definition.on(CommandListen.self) { queue, message, scope throws(ApusError) in
+            try change(&queue, &scope, part) { queue, now, effects throws(ApusError) in
+                queue.listen(message.listener, configuration, at: now, &effects)
+                return CommandListening()
             }
-            // A queue with nothing in it takes no memory.
-            if queue == CommandState() { scope.isDone = true }
         }
-        return definition
+        definition.on(CommandLeave.self) { queue, message, _ throws(ApusError) in
+            queue.leave(message.listener)
+            return CommandLeft()
+        }
+        definition.on(CommandAcknowledge.self) { queue, message, scope throws(ApusError) in
+            try change(&queue, &scope, part) { queue, now, effects throws(ApusError) in
+                let unknown = message.ids.filter { queue.entry($0) == nil }
+                queue.acknowledge(message.ids, configuration, at: now, &effects)
+                return .with { $0.unknown = unknown }
+            }
+        }
+        definition.on(CommandAnswer.self) { queue, message, scope throws(ApusError) in
+            try change(&queue, &scope, part) { queue, now, effects throws(ApusError) in
+                let isKnown = queue.entry(message.id) != nil
+                try queue.answer(message, configuration, at: now, &effects)
+                return .with { $0.isKnown = isKnown }
+            }
+        }
+        definition.on(CommandRights.self) { queue, message, scope throws(ApusError) in
+            try change(&queue, &scope, part) { queue, now, effects throws(ApusError) in
+                queue.apply(message, configuration, at: now, &effects)
+            }
+            if queue == CommandState() { scope.isDone = true }
+            return CommandRightsTaken()
+        }
     }
 
     /// Changes the queue, sends what this causes, and sets the reminder for what follows without a message.
     private static func change<Reply>(
-        _ queue: inout CommandState, _ scope: inout EntityScope, _ configuration: CommandConfiguration,
+        _ queue: inout CommandState, _ scope: inout EntityScope, _ part: Part,
         _ body: (inout CommandState, Int64, inout CommandState.Effects) throws(ApusError) -> Reply
     ) throws(ApusError) -> Reply {
         let now = scope.wallMilliseconds
@@ -210,8 +241,13 @@ enum CommandQueue: CaseIterable, Sendable {
             guard let node = NodeName(rawValue: name) else { continue }
             try scope.tell(node, CommandReached.with { ($0.device, $0.entry) = (scope.address.key, entry) })
         }
+        if effects.needsRights {
+            let isLive = scope.address.kind == .liveCommands
+            try scope.tell(part.node, CommandCheck.with { ($0.device, $0.live) = (scope.address.key, isLive) })
+        }
         // A reminder that comes too early sets the next one, so most commands cost none.
-        if let next = queue.nextMs(configuration), !scope.reminders.contains(where: { $0.due > now && $0.due <= next })
+        if let next = queue.nextMs(part.configuration),
+            !scope.reminders.contains(where: { $0.due > now && $0.due <= next })
         {
             try scope.remind(reminder, at: next)
         }

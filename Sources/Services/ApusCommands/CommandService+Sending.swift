@@ -20,11 +20,7 @@ private struct CommandRequest {
     let call: EntityCall
 
     /// - Throws: 10005 after the deadline.
-    func timeLeft() throws(ApusError) -> Duration {
-        let left = deadline - .now()
-        guard left > .zero else { throw ApusError(.deadlineExceeded) }
-        return left
-    }
+    func timeLeft() throws(ApusError) -> Duration { try deadline.timeLeft() }
 
     /// The message to the queue.
     ///
@@ -88,7 +84,7 @@ extension CommandService {
     ) -> CommandRequest {
         let submit = CommandSubmit.with {
             ($0.id, $0.path, $0.content) = (id, content.path, content.bytes)
-            $0.sender = call.session.access.rawValue
+            ($0.sender, $0.account) = (call.session.access.rawValue, call.session.account.rawValue)
             if content.action == ClientCheckLocalAccessRequest.action {
                 $0.origin = .with {
                     ($0.user, $0.expiresS) = (RelayUser(call.session).text, call.session.token.expires)
@@ -194,14 +190,9 @@ extension CommandService {
             ($0.device, $0.account, $0.submit) = (request.device.rawValue, account.rawValue, request.submit)
             ($0.until, $0.leftMs) = (request.until, Int64(left.milliseconds))
         }
-        do throws(ApusError) {
-            return try await entities.askOwner(
-                of: request.queue.address(request.device).shard, message, timeout: left)?.entry
-        } catch {
-            // The owner has gone, or is another one now; or its release does not know the message.
-            let isLost: [ErrorCode] = [.linkLost, .noRoute, .moved, .shuttingDown, .methodUnknown]
-            guard isLost.contains(error.code) else { throw error }
-            return nil
+        switch try await entities.askOwner(of: request.queue.address(request.device).shard, message, timeout: left) {
+        case .reply(let report): return report.entry
+        case .isHere, .isLost: return nil
         }
     }
 
@@ -213,8 +204,10 @@ extension CommandService {
         let left = Duration.milliseconds(message.leftMs)
         var call = EntityCall()
         call.identity = message.submit.sender
+        var submit = message.submit
+        submit.account = account.rawValue
         let request = CommandRequest(
-            device: device, submit: message.submit, until: message.until, deadline: .now() + left, call: call)
+            device: device, submit: submit, until: message.until, deadline: .now() + left, call: call)
         return CommandReport(entry: try await accept(request, account, for: min(left / 2, Self.ownerWaitMax)))
     }
 }

@@ -40,6 +40,10 @@ package final class CommandService: Service, DeviceReader, Sendable {
     let entities: EntityRegistry
     let sessions: SessionService
     let products: ProductService
+    /// Who may use each device.
+    let devices: SessionRecords
+    /// Queues that wait for the check of rights. One more is left out: it asks again.
+    let checks: AsyncStream<CommandCheck>
     private let connections: AnnouncedConnections<DeviceID>
     private let waiting = Mutex(Waits())
     private let deliveries = Counter(label: "apus_command_deliveries_total")
@@ -47,14 +51,19 @@ package final class CommandService: Service, DeviceReader, Sendable {
     private let waitingGauge = Gauge(label: "apus_command_waiting")
 
     private static let lookInterval = Duration.milliseconds(100)
+    private static let checksMax = 4096
 
     /// Registers the kinds of entities, and the messages between nodes. Created once, before the node is a member.
     package init(
         _ configuration: CommandConfiguration, _ view: ClusterView, _ entities: EntityRegistry,
-        _ sessions: SessionService, _ products: ProductService, _ runtime: EntityRuntime, _ dispatcher: NodeDispatcher
+        _ sessions: SessionService, _ products: ProductService, _ records: any RecordStore, _ runtime: EntityRuntime,
+        _ dispatcher: NodeDispatcher
     ) {
         (self.configuration, self.view, self.entities, self.sessions) = (configuration, view, entities, sessions)
-        self.products = products
+        (self.products, devices) = (products, SessionRecords(records))
+        let (checks, checksFeed) = AsyncStream<CommandCheck>.makeStream(
+            bufferingPolicy: .bufferingOldest(Self.checksMax))
+        self.checks = checks
         let node = view.local.name.rawValue
         connections = AnnouncedConnections(
             view: view, shard: { CommandQueue.live.address($0).shard },
@@ -66,8 +75,10 @@ package final class CommandService: Service, DeviceReader, Sendable {
                 }
             },
             withdraw: { number, device in Self.withdraw(number, device, of: node, entities) })
-        runtime.register(CommandQueue.kept.definition(configuration), in: Self.collection)
-        runtime.register(CommandQueue.live.definition(configuration))
+        let name = view.local.name
+        runtime.register(CommandQueue.kept.definition(configuration, node: name), in: Self.collection)
+        runtime.register(CommandQueue.live.definition(configuration, node: name))
+        dispatcher.onOwnTell(CommandCheck.self) { message in checksFeed.yield(message) }
         dispatcher.onTell(CommandDeliver.self) { [weak self] message in self?.deliver(message) }
         dispatcher.on(CommandRun.self) { [weak self] _, message throws(ApusError) in
             guard let self else { throw ApusError(.shuttingDown) }
@@ -82,12 +93,13 @@ package final class CommandService: Service, DeviceReader, Sendable {
 
     // MARK: - Apps
 
+    /// One command, or all, without those of accounts that have lost their right to the device.
     func read(_ device: DeviceID, id: Data, _ call: ClientCall) async throws(ApusError) -> CommandReadReply {
         try await inspect(device, call)
         let read = CommandRead.with { $0.id = id }
         let live = try await ref(.live, device).ask(read, timeout: try call.timeLeft())
         var both = try await ref(.kept, device).ask(read, timeout: try call.timeLeft())
-        let all = both.entries + live.entries
+        let all = try await visible(both.entries + live.entries, of: device, to: call.session.account)
         both.entries =
             all.filter { !$0.hasEnded }.sorted { $0.createdMs < $1.createdMs }
             + all.filter(\.hasEnded).sorted { $0.changedMs > $1.changedMs }
@@ -200,6 +212,7 @@ package final class CommandService: Service, DeviceReader, Sendable {
         await cancelWhenGracefulShutdown {
             await withDiscardingTaskGroup { group in
                 group.addTask { await self.watch() }
+                group.addTask { await self.checkRights() }
                 group.addTask { await self.connections.run() }
             }
         }

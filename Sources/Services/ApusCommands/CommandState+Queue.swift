@@ -14,6 +14,8 @@ import SwiftProtobuf
 /// **Delivery.** A command is sent to all connections of the device until it is acknowledged, so a device can receive
 /// it more than once, and tells repetitions by its id. The device's ``CommandOrder`` decides when the next one is sent.
 ///
+/// **Rights.** A command is sent only if the right of its sender was checked lately: see ``apply(_:_:at:_:)``.
+///
 /// **Ends.** The newest commands that have ended are kept without their contents, so a client that lost an answer can
 /// ask for it.
 ///
@@ -39,17 +41,20 @@ extension CommandState {
         package var deliveries: [(listener: CommandListener, entry: CommandEntry)] = []
         /// Nodes whose requests wait for a status that is reached.
         package var reached: [(node: String, entry: CommandEntry)] = []
+        /// Commands wait for ``CommandState/apply(_:_:at:_:)`` with the accounts that may use the device now.
+        package var needsRights = false
 
         package init() {}
 
         package static func == (left: Self, right: Self) -> Bool {
             left.deliveries.elementsEqual(right.deliveries, by: ==) && left.reached.elementsEqual(right.reached, by: ==)
+                && left.needsRights == right.needsRights
         }
     }
 
     // MARK: Clients
 
-    /// A client sends a command, or repeats its request.
+    /// A client sends a command, or repeats its request. Its right to do so was checked just now.
     ///
     /// - Returns: the command as it is now.
     /// - Throws: 21008 if the content is too long, 21000 if another command has the id, 10007 if too many are open.
@@ -73,6 +78,7 @@ extension CommandState {
             ($0.createdMs, $0.changedMs, $0.expiresMs) = (now, now, now + message.ttlMs)
             if message.waiter.until > .queued { $0.waiters = [message.waiter] }
             if message.hasOrigin { $0.origin = message.origin }
+            ($0.account, $0.rightMs) = (message.account, now)
         }
         guard open.count < configuration.openMax,
             open.reduce(new.byteCount, { $0 + $1.byteCount }) <= configuration.openByteCountMax,
@@ -117,13 +123,17 @@ extension CommandState {
     // MARK: The device
 
     /// A connection of the device takes commands from now on. It receives what was sent and has not ended: a device
-    /// that has restarted may not know what it had acknowledged.
+    /// that has restarted may not know what it had acknowledged. What waits for the check of a right follows it.
     package mutating func listen(
         _ listener: CommandListener, _ configuration: CommandConfiguration, at now: Int64, _ effects: inout Effects
     ) {
         if !listeners.contains(listener) { listeners = listeners.suffix(Self.listenersMax - 1) + [listener] }
-        for entry in open where entry.status == .acknowledged || (entry.status == .sent && now < entry.expiresMs) {
-            effects.deliveries.append((listener, entry))
+        for index in open.indices {
+            // What was asked of an earlier owner may be lost with it.
+            open[index].checkMs = 0
+            if open[index].isRepeated(at: now), isChecked(index, configuration, at: now, &effects) {
+                effects.deliveries.append((listener, open[index]))
+            }
         }
         advance(configuration, at: now, &effects)
     }
@@ -196,12 +206,19 @@ extension CommandState {
         guard !listeners.isEmpty else { return }
         var sentCount = open.count { $0.status == .sent }
         for index in open.indices {
+            guard open[index].checkMs == 0 else {
+                askForRights(index, configuration, at: now, &effects)
+                continue
+            }
             switch open[index].status {
-            case .queued where sentCount < configuration.sentMax && !isHeld(index):
-                sentCount += 1
-                set(index, .sent, at: now, &effects)
+            case .queued where sentCount < configuration.sentMax && !isHeld(index): break
             case .sent where now >= open[index].resendMs(configuration): break
             default: continue
+            }
+            guard isChecked(index, configuration, at: now, &effects) else { continue }
+            if open[index].status == .queued {
+                sentCount += 1
+                set(index, .sent, at: now, &effects)
             }
             open[index].sentMs = now
             open[index].deliveries += 1
@@ -224,7 +241,9 @@ extension CommandState {
     package func nextMs(_ configuration: CommandConfiguration) -> Int64? {
         let open = open.map { entry in
             let end = entry.endMs(configuration)
-            return entry.status == .sent && !listeners.isEmpty ? min(end, entry.resendMs(configuration)) : end
+            guard !listeners.isEmpty else { return end }
+            if entry.checkMs > 0 { return min(end, entry.checkAgainMs(configuration)) }
+            return entry.status == .sent ? min(end, entry.resendMs(configuration)) : end
         }
         return open.min() ?? ended.last.map { $0.changedMs + Int64(configuration.endedTime.milliseconds) }
     }
@@ -236,7 +255,7 @@ extension CommandState {
         effects.note(entry)
     }
 
-    private mutating func end(
+    mutating func end(
         _ index: Int, _ status: CommandStatus, _ failure: ApusError?, answer: Data = Data(), at now: Int64,
         _ effects: inout Effects, isAssumed: Bool = false
     ) -> CommandEntry {
@@ -289,7 +308,7 @@ extension CommandEntry {
     /// What it takes of the state, at most.
     package var byteCount: Int {
         CommandState.entryByteCount + path.utf8.count + content.count + sender.utf8.count + message.utf8.count
-            + answer.count + origin.user.utf8.count
+            + answer.count + origin.user.utf8.count + account.utf8.count
     }
 
     package func hasReached(_ wanted: CommandStatus) -> Bool { hasEnded || status >= wanted }
@@ -320,8 +339,12 @@ extension CommandStatus: Comparable {
 }
 
 extension CommandEntry {
-    /// True if the message is a repetition of what this is of, and not another command with its id.
-    func isSame(as message: CommandSubmit) -> Bool { sender == message.sender && digest == message.digest }
+    /// True if the message is a repetition of what this is of, and not another command with its id. An access id is
+    /// unique in its account only. Nodes of earlier releases send no account.
+    func isSame(as message: CommandSubmit) -> Bool {
+        let isOfAccount = account.isEmpty || message.account.isEmpty || account == message.account
+        return isOfAccount && sender == message.sender && digest == message.digest
+    }
 }
 
 extension CommandSubmit {

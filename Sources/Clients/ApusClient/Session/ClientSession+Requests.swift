@@ -73,10 +73,10 @@ extension ClientSession {
     ///
     ///     for try await event in session.events(of: "presence/camera-1", as: ClientPresence.self) { … }
     ///
-    /// The session resumes the topic after the last event that it heard, where the topic keeps events; otherwise what
-    /// was published while it was not connected is missed. Ends when its consumer ends, with ``close()``, and with the
-    /// error of the cluster where the topic may not be heard. One sequence of a topic is heard at a time: a second one
-    /// ends the first with 10006.
+    /// The session resumes the topic after the last event that it heard, or where its subscription began, if the topic
+    /// keeps events; otherwise what was published while it was not connected is missed. Ends when its consumer ends,
+    /// with ``close()``, and with the error of the cluster where the topic may not be heard. One sequence of a topic is
+    /// heard at a time: a second one ends the first with 10006.
     ///
     /// - Parameters:
     ///   - topic: `KIND/KEY`, at most 63 bytes.
@@ -130,16 +130,25 @@ extension ClientSession {
             $0.after = subscription.cursor
         }
         connection.ask(ClientSubscribeRequest.info.number, request, timeout: nil) { [weak self] result in
-            guard let self, case .failure(let error) = result, topics[topic] === subscription else { return }
-            if Self.isLasting(error) {
-                topics[topic] = nil
-                subscription.ended(error)
-            } else if connection === active {
-                // The owner of the topic may be on its way to another node.
-                eventLoop.assumeIsolated().scheduleTask(in: Self.subscribeAgain) { [weak self] in
-                    guard let self, connection === active else { return }
-                    subscribe(topic, on: connection)
-                }
+            guard let self, topics[topic] === subscription else { return }
+            switch result {
+            case .success(let answer): subscription.begin(answer)
+            case .failure(let error): notSubscribed(topic, subscription, on: connection, error)
+            }
+        }
+    }
+
+    private func notSubscribed(
+        _ topic: String, _ subscription: TopicSubscription, on connection: ClientConnection, _ error: ApusError
+    ) {
+        if Self.isLasting(error) {
+            topics[topic] = nil
+            subscription.ended(error)
+        } else if connection === active {
+            // The owner of the topic may be on its way to another node.
+            eventLoop.assumeIsolated().scheduleTask(in: Self.subscribeAgain) { [weak self] in
+                guard let self, connection === active else { return }
+                subscribe(topic, on: connection)
             }
         }
     }
@@ -240,6 +249,12 @@ final class TopicSubscription: @unchecked Sendable {  // SAFETY: `cursor` is con
 
     init(heard: @escaping @Sendable (ClientEvent) -> Void, ended: @escaping @Sendable (ApusError) -> Void) {
         (self.heard, self.ended) = (heard, ended)
+    }
+
+    /// The node has answered the subscription. Until the first event, the next connection goes on from where it began.
+    func begin(_ answer: ByteBuffer) {
+        guard cursor.isEmpty, let response = try? ClientSubscribeResponse(bounded: answer) else { return }
+        cursor = response.cursor
     }
 }
 

@@ -67,7 +67,8 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     /// Accepted calls, by id, whose notice is not confirmed yet. Each stays for ``acceptanceDelay`` at most.
     let acceptances = Mutex<Set<String>>([])
     private let onLinkState: @Sendable (LinkState, ApusError?) -> Void
-    private var onActive: (@Sendable (HostPort) -> Void)?
+    /// Called with the endpoint of each connection that becomes the session's.
+    private var watchers: [UUID: @Sendable (HostPort) -> Void] = [:]
     private var lastError: ApusError?
     /// Why the cluster has refused the token.
     private(set) var refusal: ApusError?
@@ -124,7 +125,19 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
 
     /// Calls `onActive` on the event loop with the endpoint of each connection that becomes the session's.
     package func watchConnections(_ onActive: @escaping @Sendable (HostPort) -> Void) {
-        eventLoop.execute { self.onActive = onActive }
+        eventLoop.execute { self.watchers[UUID()] = onActive }
+    }
+
+    /// The endpoint of each connection that becomes the session's from now on; the newest of those that wait for the
+    /// consumer.
+    package func newConnections() -> AsyncStream<HostPort> {
+        let (stream, feed) = AsyncStream<HostPort>.makeStream(bufferingPolicy: .bufferingNewest(1))
+        let id = UUID()
+        feed.onTermination = { [weak self, eventLoop] _ in
+            eventLoop.execute { [weak self] in self?.watchers[id] = nil }
+        }
+        eventLoop.execute { self.watchers[id] = { feed.yield($0) } }
+        return stream
     }
 
     /// The endpoint of the node that the session is connected to; nil if it is connected to none.
@@ -219,7 +232,7 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         guard let connection = connections[id] else { return }
         log.debug("The client is connected", metadata: [LogKey.address: "\(connection.endpoint)"])
         active = connection
-        onActive?(connection.endpoint)
+        for watcher in watchers.values { watcher(connection.endpoint) }
         for stream in streams { stream.attach(to: connection, from: retiring) }
         for topic in topics.keys.sorted() { subscribe(topic, on: connection) }
         // Notifies the node that this connection was chosen, and measures the round trip.

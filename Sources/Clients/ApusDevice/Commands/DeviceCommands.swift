@@ -81,7 +81,8 @@ public final class DeviceCommands: Sendable {
     /// Sets what gives a value to a client that wants it from the device itself. The value is also reported.
     public func onRead(_ read: @escaping Read) { state.withLock { $0.read = read } }
 
-    /// Works until the task is cancelled or the session ends.
+    /// Works until the task is cancelled or the session ends. It returns when the command that is being carried out has
+    /// ended, and its end is in the journal.
     ///
     /// - Throws: 12004 if the session is not a device's, 10006 at the end.
     public func run() async throws(ApusError) {

@@ -256,6 +256,20 @@ final class EntityHost: Sendable {
         if running == 0 { removeIfIdle(activation) }
     }
 
+    /// The entity says whether it is idle. An idle one is released as soon as no message is in progress. A message that
+    /// arrives withdraws this, so every handler says it again, in the order of the actor.
+    ///
+    /// - Parameter actor: has no effect if the entity has another one by now.
+    func setIdle(_ isIdle: Bool, _ key: String, _ shard: ShardID, _ actor: AnyObject) {
+        let removed = state.withLock { state -> Activation? in
+            guard let activation = state.activation(key, shard), activation.actor === actor else { return nil }
+            activation.isLeaving.store(isIdle, ordering: .sequentiallyConsistent)
+            guard isIdle, activation.isIdle, state.remove(activation) else { return nil }
+            return activation
+        }
+        if let removed { release([removed]) }
+    }
+
     /// The next message creates another actor, whatever this one still does.
     func abandon(_ key: String, _ shard: ShardID, _ actor: AnyObject) {
         let removed = state.withLock { state -> Activation? in

@@ -1,6 +1,6 @@
 package import ApusCore
-package import ApusTransport
 import ApusTracing
+package import ApusTransport
 import ApusWire
 package import Logging
 package import NIOCore
@@ -169,6 +169,14 @@ package final class EntityRegistry: Sendable {
     /// itself, in a handler.
     package func passivate(_ address: EntityAddress) { host(address.kind)?.passivate(address.key, address.shard) }
 
+    /// The entity says whether it is idle: whether it has nothing left to do. An idle one is released as soon as no
+    /// message is in progress, unless another message arrives first. May be called at any time, in the actor's order.
+    ///
+    /// - Parameter actor: has no effect if the entity has another one by now.
+    package func setIdle(_ isIdle: Bool, _ address: EntityAddress, _ actor: AnyObject) {
+        host(address.kind)?.setIdle(isIdle, address.key, address.shard, actor)
+    }
+
     /// Stops the use of one activation of an entity.
     func abandon(_ address: EntityAddress, _ actor: AnyObject) {
         host(address.kind)?.abandon(address.key, address.shard, actor)
@@ -262,23 +270,25 @@ package final class EntityRegistry: Sendable {
 
     /// Asks the node that owns a shard, over the lane of the shard's entities.
     ///
-    /// - Returns: nil if that is this node, or no node.
-    /// - Throws: as ``Transport/ask(_:method:payload:timeout:)``.
+    /// - Throws: the error of the handler, and as ``Transport/ask(_:method:payload:timeout:)``.
     package func askOwner<M: NodeMessage>(
         of shard: ShardID, _ message: M, timeout: Duration
-    ) async throws(ApusError) -> M.Reply? {
-        guard case .remote(let peer, let slot, _) = callRoute(shard) else { return nil }
+    ) async throws(ApusError) -> OwnerAnswer<M.Reply> {
+        guard case .remote(let peer, let slot, _) = callRoute(shard) else { return .isHere }
         let payload = try message.encoded().buffer
         let sent = peer.request(
             lane: Int(shard.rawValue), method: M.method, byteCount: payload.readableBytes, deadline: .now() + timeout,
             trace: transport.tracer == nil ? nil : TraceContext.current
         ) { $0.writeImmutableBuffer(payload) }
         switch await sent.outcome() {
-        case .reply(let reply): return try M.readReply(reply)
+        case .reply(let reply): return .reply(try M.readReply(reply))
         case .failure(let failure):
             // The peer may have a new link.
             if failure.error.code == .noRoute || failure.error.code == .linkLost { forgetPeer(slot: slot) }
-            throw failure.error
+            switch failure.error.code {
+            case .linkLost, .noRoute, .moved, .shuttingDown, .methodUnknown: return .isLost
+            default: throw failure.error
+            }
         }
     }
 
@@ -363,4 +373,14 @@ package final class EntityRegistry: Sendable {
         let seed = EntitySeed(shard: address.shard, successorEpoch: successorEpoch, state: state)
         guard host.seed(address.key, seed) else { throw ApusError(.overloaded) }
     }
+}
+
+/// The answer of the node that owns a shard.
+package enum OwnerAnswer<Reply: Sendable>: Sendable {
+    case reply(Reply)
+    /// This node is the owner, or there is none.
+    case isHere
+    /// The owner has gone, or is another one now, or its release does not know the message. It may have carried the
+    /// message out.
+    case isLost
 }

@@ -41,6 +41,12 @@ package final class NodeDispatcher: ControlHandler {
             body(message)
             return M.Reply()
         }
+        onOwnTell(type, body)
+    }
+
+    /// Adds a message type that entities send their own node only. Other nodes are refused with 10004. The body must
+    /// not block.
+    package func onOwnTell<M: NodeMessage>(_ type: M.Type, _ body: @escaping @Sendable (M) -> Void) {
         state.withLock { state in
             state.own[M.method] = { message in
                 if let message = message as? M { body(message) }

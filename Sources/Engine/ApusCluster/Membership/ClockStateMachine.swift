@@ -89,7 +89,10 @@ package struct ClockStateMachine: Sendable {
     }
 
     /// Evaluates the samples. Needed every second.
-    package mutating func judge(now: MonotonicTime) -> Report {
+    ///
+    /// - Parameter wall: the own clock, in Unix milliseconds; nil if it has not stepped since the last datagram.
+    package mutating func judge(wall: UInt64? = nil, now: MonotonicTime) -> Report {
+        if let wall { noteStep(wall: wall, now: now) }
         var report = Report()
         for index in peers.indices {
             let isOld = now - peers[index].windowEnd > Self.window

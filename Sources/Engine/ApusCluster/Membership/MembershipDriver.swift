@@ -53,7 +53,7 @@ package struct MembershipDriver: HeartbeatDriver {
     package mutating func tick(now: MonotonicTime) -> [HeartbeatOutbound] {
         if now >= nextJudgement {
             nextJudgement = now + .seconds(1)
-            report(.clocks(clocks.judge(now: now)))
+            report(.clocks(clocks.judge(wall: UInt64(clamping: WallClock.milliseconds()), now: now)))
         }
         return handle(.tick, now: now)
     }

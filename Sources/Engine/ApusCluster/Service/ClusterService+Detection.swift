@@ -137,7 +137,7 @@ extension ClusterService {
 
     private func found(_ report: ClockStateMachine.Report) {
         for offset in report.offsets { metrics.show(offset.value, of: offset.peer.name) }
-        view.clock.adjust(by: report.adjustment)
+        view.clock.judged(report)
         guard !report.differing.isEmpty else { return hooks.condition(.clockDiffers, nil) }
         let list = report.differing
             .map { "\($0.peer.name) by \(String(format: "%+.1f", $0.value.milliseconds / 1000)) s" }

@@ -355,8 +355,8 @@ public nonisolated struct ClientSubscribeRequest: Sendable {
   /// KIND/KEY, such as presence/front-door; 1 to 63 bytes.
   public var topic: String = String()
 
-  /// The cursor of the last received event: later ones follow. Empty: from now on. Only topics that keep events have
-  /// cursors.
+  /// The cursor of the last received event: later ones follow. Before the first event, the cursor of the answer to an
+  /// earlier subscription. Empty: from now on. Only topics that keep events have cursors.
   public var after: String = String()
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -369,6 +369,10 @@ public nonisolated struct ClientSubscribeResponse: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
+
+  /// Where the subscription begins: `after` of the next subscription of a client that has received no event yet. Empty
+  /// for topics that keep no events, and from nodes of earlier versions.
+  public var cursor: String = String()
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -1285,18 +1289,29 @@ nonisolated extension ClientSubscribeRequest: SwiftProtobuf.Message, SwiftProtob
 
 nonisolated extension ClientSubscribeResponse: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".SubscribeResponse"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap()
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}cursor\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
-    // Load everything into unknown fields
-    while try decoder.nextFieldNumber() != nil {}
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.cursor) }()
+      default: break
+      }
+    }
   }
 
   public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.cursor.isEmpty {
+      try visitor.visitSingularStringField(value: self.cursor, fieldNumber: 1)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   public static func ==(lhs: ClientSubscribeResponse, rhs: ClientSubscribeResponse) -> Bool {
+    if lhs.cursor != rhs.cursor {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -103,6 +103,9 @@ package nonisolated struct AnsweringMachine: Sendable {
   /// The number of its upload.
   package var greetingUpload: UInt64 = 0
 
+  /// The account to which the party belonged when the machine was set. It does not answer for another one.
+  package var account: String = String()
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -265,7 +268,7 @@ nonisolated extension AnsweringMessageState: SwiftProtobuf._ProtoNameProviding {
 
 nonisolated extension AnsweringMachine: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Machine"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}party\0\u{3}is_enabled\0\u{3}after_ms\0\u{3}length_ms\0\u{3}keep_ms\0\u{1}greeting\0\u{3}greeting_pieces\0\u{3}greeting_ms\0\u{3}greeting_upload\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}party\0\u{3}is_enabled\0\u{3}after_ms\0\u{3}length_ms\0\u{3}keep_ms\0\u{1}greeting\0\u{3}greeting_pieces\0\u{3}greeting_ms\0\u{3}greeting_upload\0\u{1}account\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -282,6 +285,7 @@ nonisolated extension AnsweringMachine: SwiftProtobuf.Message, SwiftProtobuf._Me
       case 7: try { try decoder.decodeSingularUInt32Field(value: &self.greetingPieces) }()
       case 8: try { try decoder.decodeSingularInt64Field(value: &self.greetingMs) }()
       case 9: try { try decoder.decodeSingularFixed64Field(value: &self.greetingUpload) }()
+      case 10: try { try decoder.decodeSingularStringField(value: &self.account) }()
       default: break
       }
     }
@@ -315,6 +319,9 @@ nonisolated extension AnsweringMachine: SwiftProtobuf.Message, SwiftProtobuf._Me
     if self.greetingUpload != 0 {
       try visitor.visitSingularFixed64Field(value: self.greetingUpload, fieldNumber: 9)
     }
+    if !self.account.isEmpty {
+      try visitor.visitSingularStringField(value: self.account, fieldNumber: 10)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -328,6 +335,7 @@ nonisolated extension AnsweringMachine: SwiftProtobuf.Message, SwiftProtobuf._Me
     if lhs.greetingPieces != rhs.greetingPieces {return false}
     if lhs.greetingMs != rhs.greetingMs {return false}
     if lhs.greetingUpload != rhs.greetingUpload {return false}
+    if lhs.account != rhs.account {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -806,6 +806,9 @@ package nonisolated struct CallAnswering: Sendable {
 
   package var greetingPieces: UInt32 = 0
 
+  /// The account that reads the messages; empty for a device that is bound to none.
+  package var account: String = String()
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -1697,6 +1700,11 @@ package nonisolated struct CallStoredPush: Sendable {
   /// Unix milliseconds.
   package var sinceMs: Int64 = 0
 
+  /// The token with which the app has registered: its tag, and when it was issued, in Unix seconds.
+  package var tokenTag: UInt64 = 0
+
+  package var tokenIssuedS: Int64 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -1764,6 +1772,79 @@ package nonisolated struct CallParties: Sendable {
 
   fileprivate var _caller: CallParty? = nil
   fileprivate var _winner: CallParty? = nil
+}
+
+/// 0x004e, to the node of the owner of the first called party: check a call, and place it
+package nonisolated struct CallOrder: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// A random number, which becomes part of the call's id.
+  package var high: UInt64 = 0
+
+  package var low: UInt64 = 0
+
+  package var type: CallType = .unspecified
+
+  package var caller: CallParty {
+    get {_caller ?? CallParty()}
+    set {_caller = newValue}
+  }
+  /// Returns true if `caller` has been explicitly set.
+  package var hasCaller: Bool {self._caller != nil}
+  /// Clears the value of `caller`. Subsequent reads from it will return its default value.
+  package mutating func clearCaller() {self._caller = nil}
+
+  package var endpoint: String = String()
+
+  package var session: UInt64 = 0
+
+  package var called: [CallParty] = []
+
+  /// 0: the default.
+  package var timeoutMs: Int64 = 0
+
+  package var extra: Data = Data()
+
+  /// An earlier request may have placed the call.
+  package var again: Bool = false
+
+  /// Until the request ends.
+  package var leftMs: Int64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+
+  fileprivate var _caller: CallParty? = nil
+}
+
+/// 0x004f, to the node of the owner of a call: a leg accepts, if it still has the right to
+package nonisolated struct CallAccept: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var call: String = String()
+
+  package var report: CallReport {
+    get {_report ?? CallReport()}
+    set {_report = newValue}
+  }
+  /// Returns true if `report` has been explicitly set.
+  package var hasReport: Bool {self._report != nil}
+  /// Clears the value of `report`. Subsequent reads from it will return its default value.
+  package mutating func clearReport() {self._report = nil}
+
+  /// Until the request ends.
+  package var leftMs: Int64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+
+  fileprivate var _report: CallReport? = nil
 }
 
 // MARK: - Code below here is support for the SwiftProtobuf runtime.
@@ -2085,7 +2166,7 @@ nonisolated extension CallEffect: SwiftProtobuf.Message, SwiftProtobuf._MessageI
 
 nonisolated extension CallAnswering: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Answering"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}party\0\u{3}after_ms\0\u{3}length_ms\0\u{3}keep_ms\0\u{1}greeting\0\u{3}greeting_pieces\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}party\0\u{3}after_ms\0\u{3}length_ms\0\u{3}keep_ms\0\u{1}greeting\0\u{3}greeting_pieces\0\u{1}account\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -2099,6 +2180,7 @@ nonisolated extension CallAnswering: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 4: try { try decoder.decodeSingularInt64Field(value: &self.keepMs) }()
       case 5: try { try decoder.decodeSingularUInt64Field(value: &self.greeting) }()
       case 6: try { try decoder.decodeSingularUInt32Field(value: &self.greetingPieces) }()
+      case 7: try { try decoder.decodeSingularStringField(value: &self.account) }()
       default: break
       }
     }
@@ -2127,6 +2209,9 @@ nonisolated extension CallAnswering: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if self.greetingPieces != 0 {
       try visitor.visitSingularUInt32Field(value: self.greetingPieces, fieldNumber: 6)
     }
+    if !self.account.isEmpty {
+      try visitor.visitSingularStringField(value: self.account, fieldNumber: 7)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -2137,6 +2222,7 @@ nonisolated extension CallAnswering: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs.keepMs != rhs.keepMs {return false}
     if lhs.greeting != rhs.greeting {return false}
     if lhs.greetingPieces != rhs.greetingPieces {return false}
+    if lhs.account != rhs.account {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -3572,7 +3658,7 @@ nonisolated extension CallRecordingTaken: SwiftProtobuf.Message, SwiftProtobuf._
 
 nonisolated extension CallStoredPush: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".StoredPush"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}access\0\u{1}provider\0\u{1}token\0\u{1}topic\0\u{3}since_ms\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}access\0\u{1}provider\0\u{1}token\0\u{1}topic\0\u{3}since_ms\0\u{3}token_tag\0\u{3}token_issued_s\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -3586,6 +3672,8 @@ nonisolated extension CallStoredPush: SwiftProtobuf.Message, SwiftProtobuf._Mess
       case 4: try { try decoder.decodeSingularStringField(value: &self.token) }()
       case 5: try { try decoder.decodeSingularStringField(value: &self.topic) }()
       case 6: try { try decoder.decodeSingularInt64Field(value: &self.sinceMs) }()
+      case 7: try { try decoder.decodeSingularFixed64Field(value: &self.tokenTag) }()
+      case 8: try { try decoder.decodeSingularInt64Field(value: &self.tokenIssuedS) }()
       default: break
       }
     }
@@ -3610,6 +3698,12 @@ nonisolated extension CallStoredPush: SwiftProtobuf.Message, SwiftProtobuf._Mess
     if self.sinceMs != 0 {
       try visitor.visitSingularInt64Field(value: self.sinceMs, fieldNumber: 6)
     }
+    if self.tokenTag != 0 {
+      try visitor.visitSingularFixed64Field(value: self.tokenTag, fieldNumber: 7)
+    }
+    if self.tokenIssuedS != 0 {
+      try visitor.visitSingularInt64Field(value: self.tokenIssuedS, fieldNumber: 8)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -3620,6 +3714,8 @@ nonisolated extension CallStoredPush: SwiftProtobuf.Message, SwiftProtobuf._Mess
     if lhs.token != rhs.token {return false}
     if lhs.topic != rhs.topic {return false}
     if lhs.sinceMs != rhs.sinceMs {return false}
+    if lhs.tokenTag != rhs.tokenTag {return false}
+    if lhs.tokenIssuedS != rhs.tokenIssuedS {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -3713,6 +3809,134 @@ nonisolated extension CallParties: SwiftProtobuf.Message, SwiftProtobuf._Message
     if lhs.side != rhs.side {return false}
     if lhs._winner != rhs._winner {return false}
     if lhs.over != rhs.over {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension CallOrder: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Order"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}high\0\u{1}low\0\u{1}type\0\u{1}caller\0\u{1}endpoint\0\u{1}session\0\u{1}called\0\u{3}timeout_ms\0\u{1}extra\0\u{1}again\0\u{3}left_ms\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularFixed64Field(value: &self.high) }()
+      case 2: try { try decoder.decodeSingularFixed64Field(value: &self.low) }()
+      case 3: try { try decoder.decodeSingularEnumField(value: &self.type) }()
+      case 4: try { try decoder.decodeSingularMessageField(value: &self._caller) }()
+      case 5: try { try decoder.decodeSingularStringField(value: &self.endpoint) }()
+      case 6: try { try decoder.decodeSingularUInt64Field(value: &self.session) }()
+      case 7: try { try decoder.decodeRepeatedMessageField(value: &self.called) }()
+      case 8: try { try decoder.decodeSingularInt64Field(value: &self.timeoutMs) }()
+      case 9: try { try decoder.decodeSingularBytesField(value: &self.extra) }()
+      case 10: try { try decoder.decodeSingularBoolField(value: &self.again) }()
+      case 11: try { try decoder.decodeSingularInt64Field(value: &self.leftMs) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
+    if self.high != 0 {
+      try visitor.visitSingularFixed64Field(value: self.high, fieldNumber: 1)
+    }
+    if self.low != 0 {
+      try visitor.visitSingularFixed64Field(value: self.low, fieldNumber: 2)
+    }
+    if self.type != .unspecified {
+      try visitor.visitSingularEnumField(value: self.type, fieldNumber: 3)
+    }
+    try { if let v = self._caller {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 4)
+    } }()
+    if !self.endpoint.isEmpty {
+      try visitor.visitSingularStringField(value: self.endpoint, fieldNumber: 5)
+    }
+    if self.session != 0 {
+      try visitor.visitSingularUInt64Field(value: self.session, fieldNumber: 6)
+    }
+    if !self.called.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.called, fieldNumber: 7)
+    }
+    if self.timeoutMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.timeoutMs, fieldNumber: 8)
+    }
+    if !self.extra.isEmpty {
+      try visitor.visitSingularBytesField(value: self.extra, fieldNumber: 9)
+    }
+    if self.again != false {
+      try visitor.visitSingularBoolField(value: self.again, fieldNumber: 10)
+    }
+    if self.leftMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.leftMs, fieldNumber: 11)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CallOrder, rhs: CallOrder) -> Bool {
+    if lhs.high != rhs.high {return false}
+    if lhs.low != rhs.low {return false}
+    if lhs.type != rhs.type {return false}
+    if lhs._caller != rhs._caller {return false}
+    if lhs.endpoint != rhs.endpoint {return false}
+    if lhs.session != rhs.session {return false}
+    if lhs.called != rhs.called {return false}
+    if lhs.timeoutMs != rhs.timeoutMs {return false}
+    if lhs.extra != rhs.extra {return false}
+    if lhs.again != rhs.again {return false}
+    if lhs.leftMs != rhs.leftMs {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension CallAccept: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Accept"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{1}report\0\u{3}left_ms\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.call) }()
+      case 2: try { try decoder.decodeSingularMessageField(value: &self._report) }()
+      case 3: try { try decoder.decodeSingularInt64Field(value: &self.leftMs) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
+    if !self.call.isEmpty {
+      try visitor.visitSingularStringField(value: self.call, fieldNumber: 1)
+    }
+    try { if let v = self._report {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 2)
+    } }()
+    if self.leftMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.leftMs, fieldNumber: 3)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CallAccept, rhs: CallAccept) -> Bool {
+    if lhs.call != rhs.call {return false}
+    if lhs._report != rhs._report {return false}
+    if lhs.leftMs != rhs.leftMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

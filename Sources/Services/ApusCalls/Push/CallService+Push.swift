@@ -2,6 +2,7 @@ import ApusClientAPI
 import ApusCluster
 import ApusContract
 import ApusCore
+import ApusSessions
 import ApusWire
 import Logging
 import SwiftProtobuf
@@ -41,9 +42,11 @@ extension CallService {
             let client = try Self.client(call.session)
             let registration = try PushRegistration(
                 provider: request.provider, token: request.token, topic: request.topic)
+            let mark = call.session.token
             try await records.register(
                 .with {
                     ($0.account, $0.access) = (client.party.id, client.endpoint.rawValue)
+                    ($0.tokenTag, $0.tokenIssuedS) = (mark.tag, mark.issuedAt)
                     ($0.provider, $0.token) = (registration.provider.rawValue, registration.token)
                     ($0.topic, $0.sinceMs) = (registration.topic, view.clock.wallMilliseconds())
                 })
@@ -57,12 +60,13 @@ extension CallService {
     }
 
     /// The called legs of a party: its clients that take calls, and its apps that receive push notifications.
-    func callees(of party: CallParty, _ call: ClientCall) async throws(ApusError) -> [CallCallee] {
-        let reached = try await ref(party).ask(CallReach(), timeout: try call.timeLeft())
+    func callees(of party: CallParty, _ deadline: MonotonicTime) async throws(ApusError) -> [CallCallee] {
+        let reached = try await ref(party).ask(CallReach(), timeout: try deadline.timeLeft())
         var pushed: Set<String> = []
         if pusher.isUsed, party.kind == .account {
             let oldest = view.clock.wallMilliseconds() - PushRegistration.keepTime
-            pushed = Set(try await records.pushes(of: party.id).filter { $0.sinceMs >= oldest }.map(\.access))
+            let current = try await records.pushes(of: party.id).filter { $0.sinceMs >= oldest && !isRevoked($0) }
+            pushed = Set(current.map(\.access))
         }
         let endpoints = reached.endpoints + pushed.subtracting(reached.endpoints).sorted()
         return endpoints.map { endpoint in
@@ -70,34 +74,59 @@ extension CallService {
         }
     }
 
-    /// Notifies apps whose calls ring, until the task is cancelled. One after the other, so that the end of a call
-    /// follows its notification.
+    /// Notifies apps whose calls ring, until the task is cancelled. In each lane one after the other, so that the end
+    /// of a call follows its notification.
     func pushNotices() async {
-        for await push in pushes {
-            if push.over { pusher.cancel(id: push.id) } else { await self.push(push) }
+        await withDiscardingTaskGroup { group in
+            for lane in pushes.lanes {
+                group.addTask {
+                    for await push in lane {
+                        if push.over { self.pusher.cancel(id: push.id) } else { await self.push(push) }
+                    }
+                }
+            }
         }
     }
 
+    /// Sends the notification. If the registration cannot be read, it is tried again as long as the call rings.
     private func push(_ push: CallPush) async {
-        let left = push.ringEndMs - view.clock.wallMilliseconds()
-        guard left > 0 else { return }
-        do throws(ApusError) {
-            guard let stored = try await records.push(account: push.party.id, access: push.endpoint) else { return }
-            let registration = try PushRegistration(
-                provider: stored.provider, token: stored.token, topic: stored.topic)
-            let content = CallPushContent(
-                call: push.call, caller: push.caller.id, called: push.party.id, type: push.type.rawValue,
-                extra: String(decoding: push.extra, as: UTF8.self), startedMs: push.startedMs,
-                ringEndMs: push.ringEndMs)
-            pusher.push(
-                id: push.id, owner: push.party.id, content.message(to: registration, access: push.endpoint),
-                timeLeft: .milliseconds(left))
-        } catch {
-            limited.log(.warning, "An app cannot be notified of a call", metadata: Logger.facts(of: error))
+        while !Task.isCancelled {
+            let left = push.ringEndMs - view.clock.wallMilliseconds()
+            guard left > 0 else { return }
+            do throws(ApusError) {
+                return try await send(push, within: .milliseconds(left))
+            } catch {
+                limited.log(.warning, "An app cannot be notified of a call", metadata: Logger.facts(of: error))
+                guard error.code != .badParameter else { return }
+            }
+            try? await Task.sleep(for: Self.pushRetryDelay)
         }
     }
+
+    private func send(_ push: CallPush, within time: Duration) async throws(ApusError) {
+        guard let stored = try await records.push(account: push.party.id, access: push.endpoint) else { return }
+        guard !isRevoked(stored) else {
+            return try await records.unregister(account: stored.account, access: stored.access)
+        }
+        let registration = try PushRegistration(provider: stored.provider, token: stored.token, topic: stored.topic)
+        let content = CallPushContent(
+            call: push.call, caller: push.caller.id, called: push.party.id, type: push.type.rawValue,
+            extra: String(decoding: push.extra, as: UTF8.self), startedMs: push.startedMs, ringEndMs: push.ringEndMs)
+        pusher.push(
+            id: push.id, owner: push.party.id, content.message(to: registration, access: push.endpoint), timeLeft: time)
+    }
+
+    /// The token with which the app has registered was revoked. A registration of an earlier release names none.
+    private func isRevoked(_ push: CallStoredPush) -> Bool {
+        guard push.tokenIssuedS != 0, let account = AccountID(rawValue: push.account) else { return false }
+        let mark = TokenMark(tag: push.tokenTag, issuedAt: push.tokenIssuedS, expires: 0)
+        return sessions.isRevoked(mark, account: account, identities: [push.access])
+    }
+
+    private static let pushRetryDelay = Duration.milliseconds(500)
 }
 
 extension CallPush {
-    fileprivate var id: String { "\(call).\(endpoint)" }
+    /// The same for each repetition.
+    var id: String { "\(call).\(endpoint)" }
 }

@@ -16,7 +16,7 @@ extension ClientAPI {
             request, call throws(ApusError) in
             let (kind, topic) = try call.topic(request.topic)
             try await kind.subscribe(topic, after: TopicPosition(cursor: request.after), call)
-            return ClientSubscribeResponse()
+            return .with { $0.cursor = topics.start(topic, call)?.text ?? "" }
         }
         on(ClientUnsubscribeRequest.self, byteCountMax: 512, orderKey: { $0.topic }) {
             request, call throws(ApusError) in

@@ -59,7 +59,10 @@ package final class AnnouncedConnections<Key: Sendable>: Sendable {
         state.withLock { $0.numbers[ObjectIdentifier(connection)] }
     }
 
-    /// The connection listens from now on. If the announcement fails, it is repeated.
+    /// The connection listens from now on. If the announcement fails, it is repeated, unless the entity has no room for
+    /// the connection or the connection has ended.
+    ///
+    /// - Throws: as the announcement.
     package func listen(_ connection: any ClientConnection, _ key: Key, timeout: Duration) async throws(ApusError) {
         leave(connection)
         let number = UInt64.random(in: 1...(.max))
@@ -71,7 +74,8 @@ package final class AnnouncedConnections<Key: Sendable>: Sendable {
         do throws(ApusError) {
             try await announce(number, key, min(timeout, Self.announceTimeout))
         } catch {
-            workFeed.yield(number)
+            // A request is carried out to its end when its connection ends.
+            if error.code == .overloaded || connection.isClosed { leave(connection) } else { workFeed.yield(number) }
             throw error
         }
         // A connection that ended while its request was on its way.
@@ -112,6 +116,10 @@ package final class AnnouncedConnections<Key: Sendable>: Sendable {
     private func announceAgain() async {
         for await number in work {
             guard let found = entry(number) else { continue }
+            guard !found.connection.isClosed else {
+                leave(found.connection)
+                continue
+            }
             do throws(ApusError) {
                 try await announce(number, found.key, Self.announceTimeout)
             } catch {

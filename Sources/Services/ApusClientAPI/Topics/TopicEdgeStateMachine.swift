@@ -78,6 +78,8 @@ package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable 
     private struct Listener {
         /// Nil before the owner answered, and of topics that keep nothing.
         var position: TopicPosition?
+        /// The position with which the subscription began.
+        var start: TopicPosition?
         var isReading = false
         /// Its connection takes nothing.
         var isBlocked = false
@@ -133,7 +135,7 @@ package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable 
             topics[name]
             ?? Topic(
                 keeps: keeps, window: window, startsWithLast: startsWithLast, shard: ShardID(key: name), renewAt: now)
-        topic.listeners[subscriber] = Listener(position: after, acknowledged: after?.next)
+        topic.listeners[subscriber] = Listener(position: after, start: after, acknowledged: after?.next)
         topics[name] = topic
         return nil
     }
@@ -146,6 +148,13 @@ package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable 
         case .failure: return unsubscribed(subscriber, name)
         case .success(let head): return listened(name, .success(head), now: now)
         }
+    }
+
+    /// Where a subscription began: a subscriber that has received no event goes on from there at another node. Nil
+    /// before the owner answered, and for a topic that keeps nothing.
+    package func start(of subscriber: Subscriber, _ name: String) -> TopicPosition? {
+        guard let topic = topics[name], topic.keeps else { return nil }
+        return topic.listeners[subscriber]?.start
     }
 
     /// A client ended its subscription.
@@ -313,7 +322,9 @@ package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable 
         }
         guard var position = listener.position else {
             let last = topic.startsWithLast && head.next > 0 ? head.next - 1 : head.next
-            topics[name]?.listeners[subscriber]?.position = TopicPosition(log: head.log, next: last)
+            let start = TopicPosition(log: head.log, next: last)
+            topics[name]?.listeners[subscriber]?.position = start
+            topics[name]?.listeners[subscriber]?.start = start
             topics[name]?.listeners[subscriber]?.acknowledged = last
             return catchUp(name, subscriber)
         }

@@ -118,6 +118,12 @@ package final class TopicService: Service, Sendable {
         _ = try answer.get()
     }
 
+    /// Where the client's subscription to the topic began; nil if the topic keeps no events.
+    func start(_ topic: ClientTopic, _ call: ClientCall) -> TopicPosition? {
+        guard let connection = call.connection else { return nil }
+        return state.withLock { $0.machine.start(of: Subscriber(connection: connection), topic.description) }
+    }
+
     func unsubscribe(_ topic: ClientTopic, _ call: ClientCall) {
         guard let connection = call.connection else { return }
         advance { $0.unsubscribed(Subscriber(connection: connection), topic.description) }

@@ -246,6 +246,24 @@ package nonisolated struct CommandEntry: @unchecked Sendable {
   /// Clears the value of `origin`. Subsequent reads from it will return its default value.
   package mutating func clearOrigin() {_uniqueStorage()._origin = nil}
 
+  /// The account of who sent it. Empty if a node of an earlier version accepted it: then its right is not checked again.
+  package var account: String {
+    get {_storage._account}
+    set {_uniqueStorage()._account = newValue}
+  }
+
+  /// When the right of the account was last checked.
+  package var rightMs: Int64 {
+    get {_storage._rightMs}
+    set {_uniqueStorage()._rightMs = newValue}
+  }
+
+  /// When the queue asked for another check, without which it does not send the command. 0: it waits for none.
+  package var checkMs: Int64 {
+    get {_storage._checkMs}
+    set {_uniqueStorage()._checkMs = newValue}
+  }
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -342,6 +360,9 @@ package nonisolated struct CommandSubmit: Sendable {
   package var hasOrigin: Bool {self._origin != nil}
   /// Clears the value of `origin`. Subsequent reads from it will return its default value.
   package mutating func clearOrigin() {self._origin = nil}
+
+  /// Of the sender, whose right was checked.
+  package var account: String = String()
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -581,6 +602,33 @@ package nonisolated struct CommandCancel: Sendable {
   package init() {}
 }
 
+/// 0x013a: who may use the device now; the commands of other accounts end
+package nonisolated struct CommandRights: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// May send commands, and read values of the device.
+  package var controlling: [String] = []
+
+  /// May only read values of the device.
+  package var viewing: [String] = []
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+package nonisolated struct CommandRightsTaken: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
 /// 0x0045: a command for a connection of the node
 package nonisolated struct CommandDeliver: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
@@ -652,6 +700,32 @@ package nonisolated struct CommandRun: Sendable {
   package init() {}
 
   fileprivate var _submit: CommandSubmit? = nil
+}
+
+/// 0x0056, to the queue's own node: commands wait for Rights
+package nonisolated struct CommandCheck: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var device: String = String()
+
+  /// In the queue of commands that end with their requests.
+  package var live: Bool = false
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+package nonisolated struct CommandCheckTaken: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
 }
 
 /// 0x0046: a command has reached a status for which the node waits
@@ -737,7 +811,7 @@ nonisolated extension CommandWaiter: SwiftProtobuf.Message, SwiftProtobuf._Messa
 
 nonisolated extension CommandEntry: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Entry"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}path\0\u{1}content\0\u{3}no_answer\0\u{1}sender\0\u{1}digest\0\u{1}status\0\u{3}created_ms\0\u{3}changed_ms\0\u{3}expires_ms\0\u{3}sent_ms\0\u{1}deliveries\0\u{1}code\0\u{1}message\0\u{1}answer\0\u{3}is_assumed\0\u{1}waiters\0\u{1}origin\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}path\0\u{1}content\0\u{3}no_answer\0\u{1}sender\0\u{1}digest\0\u{1}status\0\u{3}created_ms\0\u{3}changed_ms\0\u{3}expires_ms\0\u{3}sent_ms\0\u{1}deliveries\0\u{1}code\0\u{1}message\0\u{1}answer\0\u{3}is_assumed\0\u{1}waiters\0\u{1}origin\0\u{1}account\0\u{3}right_ms\0\u{3}check_ms\0")
 
   fileprivate class _StorageClass {
     var _id: Data = Data()
@@ -758,6 +832,9 @@ nonisolated extension CommandEntry: SwiftProtobuf.Message, SwiftProtobuf._Messag
     var _isAssumed: Bool = false
     var _waiters: [CommandWaiter] = []
     var _origin: CommandOrigin? = nil
+    var _account: String = String()
+    var _rightMs: Int64 = 0
+    var _checkMs: Int64 = 0
 
       // This property is used as the initial default value for new instances of the type.
       // The type itself is protecting the reference to its storage via CoW semantics.
@@ -786,6 +863,9 @@ nonisolated extension CommandEntry: SwiftProtobuf.Message, SwiftProtobuf._Messag
       _isAssumed = source._isAssumed
       _waiters = source._waiters
       _origin = source._origin
+      _account = source._account
+      _rightMs = source._rightMs
+      _checkMs = source._checkMs
     }
   }
 
@@ -822,6 +902,9 @@ nonisolated extension CommandEntry: SwiftProtobuf.Message, SwiftProtobuf._Messag
         case 16: try { try decoder.decodeSingularBoolField(value: &_storage._isAssumed) }()
         case 17: try { try decoder.decodeRepeatedMessageField(value: &_storage._waiters) }()
         case 18: try { try decoder.decodeSingularMessageField(value: &_storage._origin) }()
+        case 19: try { try decoder.decodeSingularStringField(value: &_storage._account) }()
+        case 20: try { try decoder.decodeSingularInt64Field(value: &_storage._rightMs) }()
+        case 21: try { try decoder.decodeSingularInt64Field(value: &_storage._checkMs) }()
         default: break
         }
       }
@@ -888,6 +971,15 @@ nonisolated extension CommandEntry: SwiftProtobuf.Message, SwiftProtobuf._Messag
       try { if let v = _storage._origin {
         try visitor.visitSingularMessageField(value: v, fieldNumber: 18)
       } }()
+      if !_storage._account.isEmpty {
+        try visitor.visitSingularStringField(value: _storage._account, fieldNumber: 19)
+      }
+      if _storage._rightMs != 0 {
+        try visitor.visitSingularInt64Field(value: _storage._rightMs, fieldNumber: 20)
+      }
+      if _storage._checkMs != 0 {
+        try visitor.visitSingularInt64Field(value: _storage._checkMs, fieldNumber: 21)
+      }
     }
     try unknownFields.traverse(visitor: &visitor)
   }
@@ -915,6 +1007,9 @@ nonisolated extension CommandEntry: SwiftProtobuf.Message, SwiftProtobuf._Messag
         if _storage._isAssumed != rhs_storage._isAssumed {return false}
         if _storage._waiters != rhs_storage._waiters {return false}
         if _storage._origin != rhs_storage._origin {return false}
+        if _storage._account != rhs_storage._account {return false}
+        if _storage._rightMs != rhs_storage._rightMs {return false}
+        if _storage._checkMs != rhs_storage._checkMs {return false}
         return true
       }
       if !storagesAreEqual {return false}
@@ -1041,7 +1136,7 @@ nonisolated extension CommandState: SwiftProtobuf.Message, SwiftProtobuf._Messag
 
 nonisolated extension CommandSubmit: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Submit"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}path\0\u{1}content\0\u{3}no_answer\0\u{1}sender\0\u{3}ttl_ms\0\u{1}waiter\0\u{1}origin\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}path\0\u{1}content\0\u{3}no_answer\0\u{1}sender\0\u{3}ttl_ms\0\u{1}waiter\0\u{1}origin\0\u{1}account\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1057,6 +1152,7 @@ nonisolated extension CommandSubmit: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 6: try { try decoder.decodeSingularInt64Field(value: &self.ttlMs) }()
       case 7: try { try decoder.decodeSingularMessageField(value: &self._waiter) }()
       case 8: try { try decoder.decodeSingularMessageField(value: &self._origin) }()
+      case 9: try { try decoder.decodeSingularStringField(value: &self.account) }()
       default: break
       }
     }
@@ -1091,6 +1187,9 @@ nonisolated extension CommandSubmit: SwiftProtobuf.Message, SwiftProtobuf._Messa
     try { if let v = self._origin {
       try visitor.visitSingularMessageField(value: v, fieldNumber: 8)
     } }()
+    if !self.account.isEmpty {
+      try visitor.visitSingularStringField(value: self.account, fieldNumber: 9)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -1103,6 +1202,7 @@ nonisolated extension CommandSubmit: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs.ttlMs != rhs.ttlMs {return false}
     if lhs._waiter != rhs._waiter {return false}
     if lhs._origin != rhs._origin {return false}
+    if lhs.account != rhs.account {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1566,6 +1666,60 @@ nonisolated extension CommandCancel: SwiftProtobuf.Message, SwiftProtobuf._Messa
   }
 }
 
+nonisolated extension CommandRights: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Rights"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}controlling\0\u{1}viewing\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeRepeatedStringField(value: &self.controlling) }()
+      case 2: try { try decoder.decodeRepeatedStringField(value: &self.viewing) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.controlling.isEmpty {
+      try visitor.visitRepeatedStringField(value: self.controlling, fieldNumber: 1)
+    }
+    if !self.viewing.isEmpty {
+      try visitor.visitRepeatedStringField(value: self.viewing, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CommandRights, rhs: CommandRights) -> Bool {
+    if lhs.controlling != rhs.controlling {return false}
+    if lhs.viewing != rhs.viewing {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension CommandRightsTaken: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".RightsTaken"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap()
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    // Load everything into unknown fields
+    while try decoder.nextFieldNumber() != nil {}
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CommandRightsTaken, rhs: CommandRightsTaken) -> Bool {
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
 nonisolated extension CommandDeliver: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Deliver"
   package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}number\0\u{1}entry\0\u{3}ttl_ms\0\u{1}acknowledge\0")
@@ -1688,6 +1842,60 @@ nonisolated extension CommandRun: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if lhs._submit != rhs._submit {return false}
     if lhs.until != rhs.until {return false}
     if lhs.leftMs != rhs.leftMs {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension CommandCheck: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Check"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}live\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.device) }()
+      case 2: try { try decoder.decodeSingularBoolField(value: &self.live) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.device.isEmpty {
+      try visitor.visitSingularStringField(value: self.device, fieldNumber: 1)
+    }
+    if self.live != false {
+      try visitor.visitSingularBoolField(value: self.live, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CommandCheck, rhs: CommandCheck) -> Bool {
+    if lhs.device != rhs.device {return false}
+    if lhs.live != rhs.live {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension CommandCheckTaken: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".CheckTaken"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap()
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    // Load everything into unknown fields
+    while try decoder.nextFieldNumber() != nil {}
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CommandCheckTaken, rhs: CommandCheckTaken) -> Bool {
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

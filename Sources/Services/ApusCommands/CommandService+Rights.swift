@@ -1,0 +1,67 @@
+import ApusCluster
+package import ApusCore
+import ApusSessions
+import SwiftProtobuf
+
+// Senders that may have lost their right to a device (IV-B10): the node reads who may use it, and sends that to the
+// queues (docs/sharing.md).
+
+extension CommandService {
+    private static let rightsTimeout = Duration.seconds(1)
+    /// Queues that are answered at once, such as after a loss of power where many devices are.
+    private static let checkingMax = 32
+
+    /// The accounts that may use the device have changed: commands of others that wait end with 8003. Those of a
+    /// disabled device are left as they are, since it receives none.
+    ///
+    /// If it fails, such as because the owner of the device does not answer, they end when they would be sent.
+    package func rightsChanged(of device: DeviceID) async {
+        guard let rights = try? await self.rights(to: device) else { return }
+        for queue in CommandQueue.allCases {
+            _ = try? await ref(queue, device).ask(rights, timeout: Self.rightsTimeout)
+        }
+    }
+
+    /// Answers queues, until the task is cancelled.
+    func checkRights() async {
+        await withTaskGroup(of: Void.self) { group in
+            var count = 0
+            for await check in checks {
+                if count >= Self.checkingMax { await group.next() } else { count += 1 }
+                group.addTask { await self.answer(check) }
+            }
+        }
+    }
+
+    /// A queue that is not answered asks again.
+    private func answer(_ check: CommandCheck) async {
+        guard let device = DeviceID(rawValue: check.device), let rights = try? await self.rights(to: device) else {
+            return
+        }
+        _ = try? await ref(check.live ? .live : .kept, device).ask(rights, timeout: Self.rightsTimeout)
+    }
+
+    /// Nil if the device is disabled: its commands wait until it is enabled.
+    private func rights(to device: DeviceID) async throws(ApusError) -> CommandRights? {
+        guard let record = try await devices.record(of: device) else { return CommandRights() }
+        guard !record.isDisabled else { return nil }
+        return CommandRights.with {
+            $0.controlling = record.shares.filter(\.control).map(\.account.rawValue)
+            if let account = record.account { $0.controlling.append(account.rawValue) }
+            $0.viewing = record.shares.filter { !$0.control }.map(\.account.rawValue)
+        }
+    }
+
+    /// Leaves out commands of accounts that may not use the device any more, such as its former owner.
+    func visible(
+        _ entries: [CommandEntry], of device: DeviceID, to account: AccountID
+    ) async throws(ApusError) -> [CommandEntry] {
+        let isOfOthers = entries.contains { !$0.account.isEmpty && $0.account != account.rawValue }
+        guard isOfOthers else { return entries }
+        let record = try await devices.record(of: device)
+        return entries.filter { entry in
+            guard let sender = AccountID(rawValue: entry.account) else { return true }
+            return record?.right(of: sender) != nil
+        }
+    }
+}

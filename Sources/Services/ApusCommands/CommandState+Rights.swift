@@ -1,0 +1,85 @@
+import ApusCore
+
+/// Senders that may have lost their right to the device since their commands were accepted (IV-B10).
+///
+/// **When a right is checked.** The right of a sender is checked before its command is accepted, and counts for
+/// ``CommandConfiguration/rightTime``. A command that is sent later, because the device was away or others came first,
+/// or that is sent to another connection, waits for another check. The queue asks its node for it, which reads the
+/// record of the device and answers with ``CommandRights``. If the answer is lost, the queue asks again. The node of a
+/// client that changes who may use the device sends the same message, so that commands end at once.
+///
+/// **What a lost right ends.** Commands that were not sent have failed with 8003, and are never carried out. Those that
+/// were sent may have been carried out, and an answer that comes late replaces the failure. One that the device has
+/// acknowledged goes on, unless it would have to be sent again.
+extension CommandState {
+    /// The accounts that may use the device now.
+    package mutating func apply(
+        _ rights: CommandRights, _ configuration: CommandConfiguration, at now: Int64, _ effects: inout Effects
+    ) {
+        var index = open.startIndex
+        while index < open.endIndex {
+            let entry = open[index]
+            guard entry.isAllowed(by: rights) else {
+                if entry.status == .acknowledged, entry.checkMs == 0 {
+                    index += 1
+                } else {
+                    _ = end(
+                        index, .failed, ApusError(.illegalRelation, Self.lostRight), at: now, &effects,
+                        isAssumed: entry.status != .queued)
+                }
+                continue
+            }
+            (open[index].rightMs, open[index].checkMs) = (now, 0)
+            if entry.checkMs > 0, entry.isRepeated(at: now) { repeatNow(index, at: now, &effects) }
+            index += 1
+        }
+        advance(configuration, at: now, &effects)
+    }
+
+    private static let lostRight = "the sender has lost its right to the device"
+
+    /// Sends to all connections what waited for the check of a right.
+    private mutating func repeatNow(_ index: Int, at now: Int64, _ effects: inout Effects) {
+        guard !listeners.isEmpty else { return }
+        if open[index].status == .sent {
+            open[index].sentMs = now
+            open[index].deliveries += 1
+        }
+        for listener in listeners { effects.deliveries.append((listener, open[index])) }
+    }
+
+    /// False if the right of the sender has to be checked before the command is sent: the queue then asks for that.
+    mutating func isChecked(
+        _ index: Int, _ configuration: CommandConfiguration, at now: Int64, _ effects: inout Effects
+    ) -> Bool {
+        let entry = open[index]
+        let isOld = now - entry.rightMs > Int64(configuration.rightTime.milliseconds)
+        guard isOld, !entry.account.isEmpty else { return true }
+        askForRights(index, configuration, at: now, &effects)
+        return false
+    }
+
+    /// Asks for the check of a right, unless it is being checked.
+    mutating func askForRights(
+        _ index: Int, _ configuration: CommandConfiguration, at now: Int64, _ effects: inout Effects
+    ) {
+        guard open[index].checkMs == 0 || now >= open[index].checkAgainMs(configuration) else { return }
+        open[index].checkMs = max(1, now)
+        effects.needsRights = true
+    }
+}
+
+extension CommandEntry {
+    /// A node of an earlier release accepted it without an account: it is not checked.
+    fileprivate func isAllowed(by rights: CommandRights) -> Bool {
+        account.isEmpty || rights.controlling.contains(account) || (isRead && rights.viewing.contains(account))
+    }
+
+    /// A new connection of the device receives it: the device may not know what it had acknowledged.
+    func isRepeated(at now: Int64) -> Bool { status == .acknowledged || (status == .sent && now < expiresMs) }
+
+    /// When its queue asks again for the check of a right.
+    func checkAgainMs(_ configuration: CommandConfiguration) -> Int64 {
+        checkMs + max(1, Int64(configuration.resendAfter.milliseconds))
+    }
+}
