@@ -7,10 +7,21 @@ import Testing
 struct HookQueueTests {
     /// A queue whose nodes have 12 s for a batch. A class, so that expectations can change it.
     private final class TestedQueue {
-        private(set) var state = HookQueue()
+        private(set) var state: HookQueue
 
-        func written(at now: Int64, countMax: Int = 100) -> Bool {
-            state.written("acme", "alarms", at: now, countMax: countMax)
+        init(_ state: HookQueue = HookQueue()) { self.state = state }
+
+        /// - Parameter share: of an account; 0: of no account.
+        func written(
+            at now: Int64, countMax: Int = 100, byteCountMax: Int = 1 << 20, share: UInt32 = 0, byteCount: UInt32 = 1,
+            alarm: Bool = true
+        ) -> Bool {
+            let event = HookWritten.with {
+                ($0.customer, $0.hook) = ("acme", "alarms")
+                ($0.share, $0.byteCount, $0.alarm) = (share, byteCount, alarm)
+            }
+            let bounds = HookBounds(countMax: countMax, byteCountMax: byteCountMax)
+            return state.written(event, at: now, within: bounds)
         }
 
         func begins(at now: Int64) -> Bool { state.begins(at: now, for: 12_000) }
@@ -97,6 +108,71 @@ struct HookQueueTests {
         // Reports that count more than there is: a record was written, and its message was lost.
         queue.ended(.with { $0.delivered = 100 }, at: 0)
         #expect(queue.state.waiting == 0)
+    }
+
+    @Test("One account has an eighth of the places and of the bytes, and has them again when they were delivered")
+    func shares() {
+        let queue = TestedQueue()
+        func written(_ share: UInt32, byteCount: UInt32 = 1) -> Bool {
+            queue.written(at: 1000, countMax: 80, byteCountMax: 8000, share: share, byteCount: byteCount)
+        }
+        for _ in 0..<10 { #expect(written(1)) }
+        #expect(!written(1) && written(2))
+        #expect(queue.state.waiting == 11 && queue.state.dropped == 1)
+        #expect(written(3, byteCount: 990) && written(3, byteCount: 10) && !written(3))
+        #expect(queue.state.byteCount == 1011)
+        #expect(queue.begins(at: 1000))
+        let delivered = HookShare.with { ($0.number, $0.events, $0.byteCount) = (1, 5, 5) }
+        queue.ended(
+            .with { ($0.delivered, $0.byteCount, $0.shares, $0.more) = (5, 5, [delivered], true) }, at: 1000)
+        #expect(queue.state.byteCount == 1006)
+        for _ in 0..<5 { #expect(written(1)) }
+        #expect(!written(1))
+        // What was not reported is forgotten when nothing waits.
+        #expect(queue.begins(at: 1000))
+        queue.ended(.with { $0.delivered = 1 }, at: 1000)
+        #expect(queue.state.waiting == 0 && queue.state.byteCount == 0 && queue.state.shares.isEmpty)
+        #expect(written(1) && written(3))
+        let shares = Set((0..<10_000).map { HookQueue.share(of: "account-\($0)") })
+        #expect(shares == Set(1...UInt32(HookQueue.sharesMax)))
+    }
+
+    @Test("The last eighth of the places and of the bytes is for alarms")
+    func alarms() {
+        let queue = TestedQueue()
+        for _ in 0..<70 { #expect(queue.written(at: 0, countMax: 80, alarm: false)) }
+        #expect(!queue.written(at: 0, countMax: 80, alarm: false))
+        for _ in 0..<10 { #expect(queue.written(at: 0, countMax: 80)) }
+        #expect(!queue.written(at: 0, countMax: 80))
+        let large = TestedQueue()
+        #expect(large.written(at: 0, byteCountMax: 800, byteCount: 700, alarm: false))
+        #expect(!large.written(at: 0, byteCountMax: 800, alarm: false))
+        #expect(large.written(at: 0, byteCountMax: 800, byteCount: 100))
+        #expect(!large.written(at: 0, byteCountMax: 800))
+    }
+
+    @Test("Numbers that no node counts to are refused, and those of a former owner do no harm (D13)")
+    func numbers() {
+        for report in [
+            HookDelivered.with { $0.delivered = .max }, .with { $0.expired = .max }, .with { $0.byteCount = .max },
+        ] {
+            #expect(!report.isWithinBounds)
+        }
+        #expect(HookDelivered.with { ($0.delivered, $0.expired) = (32, 32) }.isWithinBounds)
+        #expect(!HookWritten.with { $0.share = .max }.isWithinBounds)
+        let share = HookShare.with { ($0.number, $0.events, $0.byteCount) = (1, .max, .max) }
+        let queue = TestedQueue(
+            HookQueue.with {
+                ($0.waiting, $0.dropped, $0.byteCount, $0.failures) = (.max, .max, .max, .max)
+                $0.shares = [share]
+            })
+        #expect(!queue.written(at: 1000, share: 1) && queue.state.dropped == .max)
+        let failure = String(repeating: "x", count: 1000)
+        queue.ended(.with { ($0.delivered, $0.expired, $0.failure) = (.max, .max, failure) }, at: 1000)
+        #expect(queue.state.waiting == 0 && queue.state.dropped == .max)
+        #expect(queue.state.failures == .max && queue.state.failure.count < 1000)
+        queue.ended(.with { ($0.expired, $0.byteCount, $0.shares) = (1, 1, [share]) }, at: 1000)
+        #expect(queue.state.dropped == .max && queue.written(at: 1000, share: 1))
     }
 }
 

@@ -121,6 +121,27 @@ struct DeviceRelationTests {
         }
     }
 
+    @Test("What changes nothing is known, so that nobody is notified of it")
+    func unchanged() throws {
+        var record = Self.record(of: Self.anna)
+        let (view, control) = (
+            DeviceShare(account: Self.ben, control: false), DeviceShare(account: Self.ben, control: true)
+        )
+        let changes: [(DeviceRelationChange, AccountID?)] = [
+            (.unshare(Self.ben), Self.ben), (.share(view), Self.anna), (.share(view), Self.anna),
+            (.share(control), Self.anna), (.unshare(Self.carl), Self.carl), (.disable(false), nil),
+            (.disable(true), nil), (.disable(true), nil), (.assign(nil), nil), (.unshare(Self.ben), Self.anna),
+            (.unshare(Self.ben), Self.ben), (.transfer(Self.carl), Self.anna), (.unbind, Self.carl),
+            (.bind(Self.anna), nil),
+        ]
+        for (change, client) in changes {
+            let before = record
+            let isChanged = record.isChanged(by: change)
+            _ = try record.apply(change, by: client, now: 5)
+            #expect(isChanged == (record != before), "\(change)")
+        }
+    }
+
     @Test("A lost right is remembered until it expires, each by itself")
     func list() {
         var list = WithdrawalList()
@@ -137,11 +158,12 @@ struct DeviceRelationTests {
         #expect(list == WithdrawalList())
     }
 
-    @Test("A session remembers 256 devices that it has used, and then counts as a user of all")
+    @Test("A session is a user of the devices that it has used; after as many as it may watch, of all")
     func used() {
-        var used = UsedDevices()
+        let countMax = SessionConfiguration().subscriptionsMax
+        var used = UsedDevices(countMax: countMax)
         let other: Set = [DeviceID(unchecked: "other")]
-        for number in 0..<UsedDevices.countMax {
+        for number in 0..<countMax {
             for _ in 0..<2 { used.insert(DeviceID(unchecked: "d\(number)")) }
         }
         #expect(used.isInCommon(with: [DeviceID(unchecked: "d0")]) && !used.isInCommon(with: other))

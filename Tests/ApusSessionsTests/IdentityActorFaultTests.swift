@@ -55,7 +55,7 @@ struct IdentityActorFaultTests {
                 },
                 push: { _, presence, _, _ in world.state.withLock { $0.pushed.append(presence.online) } },
                 isOwner: { _, _ in world.state.withLock { $0.isOwner } }, wake: { _, _ in },
-                isIdle: { _ in world.state.withLock { $0.idleCount += 1 } },
+                isIdle: { _, isIdle in world.state.withLock { $0.idleCount += isIdle ? 1 : 0 } },
                 remember: { _, memory in world.state.withLock { $0.remembered.append(memory) } },
                 memory: { _ throws(ApusError) in try await world.read() }),
             log: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() })
@@ -136,6 +136,76 @@ struct IdentityActorFaultTests {
         #expect(try await !actor.register(registration("a")).superseded)
     }
 
+    @Test("After a change of unknown outcome an account that lost its right is refused, whatever stood before")
+    func unknownOutcome() async throws {
+        let records = FailingRecords(isFailing: false)
+        let actor = actor(World(), records: records)
+        let share = SessionRelate.with { ($0.account, $0.change, $0.other) = ("acme", .share, "guest") }
+        let unshare = SessionRelate.with { ($0.account, $0.change, $0.other) = ("acme", .unshare, "guest") }
+        _ = try await actor.register(registration("a"))
+        _ = try await actor.relate(share)
+        _ = try await actor.inspect(inspection(account: "guest"))
+        // It is written, and the answer is lost.
+        records.isUnsure.withLock { $0 = true }
+        #expect(await code { _ = try await actor.relate(unshare) } == .deadlineExceeded)
+        #expect(await code { _ = try await actor.inspect(inspection(account: "guest")) } == .illegalRelation)
+        #expect(await code { _ = try await actor.relate(share) } == .deadlineExceeded)
+        _ = try await actor.inspect(inspection(account: "guest"))
+        records.isUnsure.withLock { $0 = false }
+        // One that is written only after the record was read again.
+        records.isFailing.withLock { $0 = true }
+        #expect(await code { _ = try await actor.relate(unshare) } == .storageFailed)
+        _ = try await actor.inspect(inspection(account: "guest"))
+        records.isFailing.withLock { $0 = false }
+        _ = try await self.actor(World(), records: records).relate(unshare)
+        #expect(await code { _ = try await actor.inspect(inspection(account: "guest")) } == .illegalRelation)
+    }
+
+    @Test("A first registration of unknown outcome binds the device, and its account may use it at once")
+    func unknownBinding() async throws {
+        let records = FailingRecords(isFailing: false)
+        let actor = actor(World(), records: records)
+        _ = try await SessionRecords(records).bind(DeviceRecord(device: DeviceID(unchecked: "cam"), epoch: 1))
+        #expect(await code { _ = try await actor.inspect(inspection()) } == .illegalRelation)
+        records.isUnsure.withLock { $0 = true }
+        #expect(await code { _ = try await actor.register(registration("a")) } == .deadlineExceeded)
+        #expect(try await actor.inspect(inspection()).online == 0)
+    }
+
+    // MARK: - Release
+
+    @Test("An identity that no message has found a use for is released with each of them, and a used one is not")
+    func released() async throws {
+        let world = World()
+        let actor = actor(world)
+        func idles(_ body: () async throws -> Void) async rethrows -> Int {
+            let before = world.state.withLock { $0.idleCount }
+            try await body()
+            return world.state.withLock { $0.idleCount } - before
+        }
+        let unbind = SessionRelate.with { ($0.account, $0.change) = ("acme", .unbind) }
+        #expect(await idles { _ = await code { _ = try await actor.inspect(inspection()) } } == 1)
+        #expect(await idles { _ = await code { _ = try await actor.inspect(inspection("app")) } } == 1)
+        #expect(await idles { _ = await code { _ = try await actor.relate(unbind) } } == 1)
+        #expect(await idles { _ = await code { _ = try await actor.register(registration("a", account: "")) } } == 1)
+        #expect(try await idles { _ = try await actor.register(registration("a")) } == 0)
+        #expect(try await idles { _ = try await actor.inspect(inspection()) } == 0)
+        #expect(await idles { _ = await code { _ = try await actor.inspect(inspection(account: "other")) } } == 0)
+    }
+
+    @Test("A device that its account reads stays in memory for a while, and one that others try to read does not")
+    func read() async throws {
+        let (records, world) = (MemoryRecordStore(), World())
+        _ = try await self.actor(World(), records: records).register(registration("a"))
+        let actor = self.actor(world, records: records)
+        #expect(await code { _ = try await actor.inspect(inspection(account: "other")) } == .illegalRelation)
+        #expect(world.state.withLock { $0.idleCount } == 1)
+        let time = try await actor.inspect(inspection()).time
+        #expect(await code { _ = try await actor.inspect(inspection(account: "other")) } == .illegalRelation)
+        #expect(world.state.withLock { $0.idleCount } == 1)
+        #expect(try await actor.inspect(inspection()).time == time)
+    }
+
     // MARK: - Memory
 
     @Test("Where the memory cannot be read a session is judged by what is known, and the next one asks again")
@@ -181,7 +251,7 @@ struct IdentityActorFaultTests {
     // MARK: - Words to the edges
 
     @Test("One place more than a client may have releases the oldest, under the owner's epoch")
-    func released() async throws {
+    func releasedPlace() async throws {
         let world = World()
         let actor = actor(world, kind: .app)
         for session in ["a", "b", "c"] { _ = try await actor.register(registration(session)) }
@@ -270,6 +340,8 @@ struct IdentityActorFaultTests {
 private final class FailingRecords: RecordStore {
     let isFailing: Mutex<Bool>
     let isSlow = Mutex(false)
+    /// What is written is answered with 10005.
+    let isUnsure = Mutex(false)
     /// Reads while it was slow.
     let readCount = Mutex(0)
     private let records = MemoryRecordStore()
@@ -280,7 +352,8 @@ private final class FailingRecords: RecordStore {
         _ steps: [RecordStep], then completion: @escaping @Sendable ([Result<[UInt64], ApusError>]) -> Void
     ) {
         if isFailing.withLock({ $0 }) { return completion(steps.map { _ in .failure(ApusError(.storageFailed)) }) }
-        records.commit(steps, then: completion)
+        guard isUnsure.withLock({ $0 }) else { return records.commit(steps, then: completion) }
+        records.commit(steps) { _ in completion(steps.map { _ in .failure(ApusError(.deadlineExceeded)) }) }
     }
 
     func records(_ collection: String, _ keys: [OrderedKey]) async throws(ApusError) -> [StoredRecord?] {

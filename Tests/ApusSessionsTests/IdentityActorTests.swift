@@ -30,7 +30,7 @@ struct IdentityActorTests {
                     #expect(epoch == 4, "the word carries its owner's epoch")
                     world.pushed.withLock { $0.append(presence.online) }
                 },
-                isOwner: { _, _ in world.isOwner.withLock { $0 } }, wake: { _, _ in }, isIdle: { _ in },
+                isOwner: { _, _ in world.isOwner.withLock { $0 } }, wake: { _, _ in }, isIdle: { _, _ in },
                 remember: { _, memory in world.remembered.withLock { $0 = memory } },
                 memory: { _ in world.remembered.withLock { $0 } }),
             log: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() })

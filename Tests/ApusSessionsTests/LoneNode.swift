@@ -29,6 +29,10 @@ struct LoneNode: Sendable {
     let service: SessionService
     private let view: ClusterView
     private let signer: TokenSigner
+    private let entities: EntityRegistry
+
+    /// Identities that are in memory.
+    var entityCount: Int { entities.entityCount }
 
     /// Runs the body with a service that works meanwhile.
     static func with(
@@ -60,7 +64,7 @@ struct LoneNode: Sendable {
             identity: Self.local, cluster: Self.cluster, group: MultiThreadedEventLoopGroup.singleton,
             control: dispatcher, media: IdleMediaLanes(), onEvent: { _ in }, logger: log)
         view = ClusterView(local: Self.local, map: Self.map(epoch: 1))
-        let entities = EntityRegistry(view: view, transport: transport, logger: log)
+        entities = EntityRegistry(view: view, transport: transport, logger: log)
         dispatcher.connect(entities)
         let records = MemoryRecordStore()
         service = SessionService(

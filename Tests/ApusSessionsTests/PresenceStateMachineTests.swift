@@ -116,6 +116,31 @@ struct PresenceStateMachineTests {
         #expect(machine.tick(now: time(4), wallSeconds: 104).isEmpty)
     }
 
+    @Test("What nothing uses is released: at once, or after a quiet time where an account with a right has asked")
+    func quiet() {
+        var machine = machine()
+        #expect(machine.handled(isKept: false, now: time(1)) == [.idle])
+        #expect(machine.handled(isKept: true, now: time(1)) == [.wake(at: time(610))])
+        // One call is requested, whoever asks meanwhile, and calls for something else release nothing.
+        #expect(machine.handled(isKept: false, now: time(2)).isEmpty)
+        #expect(machine.tick(now: time(3), wallSeconds: 103).isEmpty)
+        #expect(machine.handled(isKept: true, now: time(300)).isEmpty)
+        #expect(machine.tick(now: time(610), wallSeconds: 710) == [.wake(at: time(910))])
+        #expect(machine.presence == Presence(online: .offline, time: 100))
+        #expect(machine.tick(now: time(910), wallSeconds: 1010) == [.idle])
+        // With a client it stays. The call may come while it has one, and is then requested again.
+        #expect(machine.handled(isKept: true, now: time(1001)) == [.wake(at: time(1610))])
+        _ = register(home, since: 5, on: &machine, wallSeconds: 1101)
+        #expect(machine.handled(isKept: true, now: time(1200)).isEmpty)
+        #expect(machine.tick(now: time(1610), wallSeconds: 1710).isEmpty)
+        #expect(
+            machine.unregister(home, isResumable: false, now: time(1650), wallSeconds: 1750) == [.idle])
+        #expect(machine.handled(isKept: true, now: time(1650)) == [.wake(at: time(2260))])
+        // The last subscriber's node dies.
+        #expect(machine.subscribe(app, now: time(1660)).isAccepted == true)
+        #expect(machine.nodeLost(Self.node[1], now: time(1661)) == [.idle])
+    }
+
     @Test("Subscribers are bounded, and the same place counts once (D13)")
     func subscribers() {
         var machine = machine(subscribersMax: 1)

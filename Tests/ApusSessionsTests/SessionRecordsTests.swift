@@ -139,18 +139,23 @@ struct SessionRecordsTests {
 
         await #expect(throws: ApusError.self) { try await relate(.unbind, by: account, epoch: 3) }
         #expect(try await records.record(of: device)?.account == account, "an older epoch changed the record")
-        for number in 1..<SessionRecords.withdrawnMax {
-            let other = AccountID(unchecked: "a\(number)")
+        // Each loss counts, whoever has it: the same account twice already, and now further ones.
+        for number in 2..<SessionRecords.withdrawnMax {
+            let other = AccountID(unchecked: number.isMultiple(of: 2) ? "guest" : "a\(number)")
             _ = try await relate(.share(DeviceShare(account: other, control: false)), by: account)
             _ = try await relate(.unshare(other), by: account)
         }
         let full = ApusError(.overloaded, "the rights to devices were changed too often; try again later")
         await #expect(throws: full) { try await relate(.unbind, by: account) }
         #expect(try await records.record(of: device)?.account == account, "half of a change was written")
+        var list = WithdrawalList()
+        list.add(try #require(try await records.withdrawals(after: 0)).lost)
+        list.removeExpired(wallSeconds: 160)
+        #expect(list.contains(guest, device), "of the losses of one account the last to expire counts")
         // They expire.
         let unbound = try await relate(.unbind, by: account, now: 161)
         #expect(unbound.account == nil && unbound.tokensAfter == 162)
-        let last = try await records.withdrawals(after: UInt64(SessionRecords.withdrawnMax) + 1)
+        let last = try await records.withdrawals(after: UInt64(SessionRecords.withdrawnMax))
         #expect(last?.lost == [DeviceWithdrawal(device: device, account: account, expires: 221)])
         await store.close()
     }

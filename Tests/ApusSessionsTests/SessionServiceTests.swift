@@ -105,6 +105,51 @@ struct SessionServiceTests {
         }
     }
 
+    @Test("Requests for devices that do not exist leave nothing in memory, however many come at once (8002)")
+    func unknownDevices() async throws {
+        try await LoneNode.with { node in
+            let app = try await node.open(.app, "app", instance: 1)
+            await withTaskGroup(of: Void.self) { group in
+                for number in 0..<400 {
+                    let device = DeviceID(unchecked: "none-\(number / 4)")
+                    group.addTask {
+                        let session = app.session
+                        let subscribes = number % 4 == 0
+                        let failure = await code {
+                            _ = try await node.service.inspect(device, for: session, subscribe: subscribes).get()
+                        }
+                        #expect(failure == .targetUnknown)
+                        guard number % 4 == 1 else { return }
+                        let relating = await code { try await node.service.relate(device, .unbind, for: session) }
+                        // Another change of the same device may be in progress.
+                        #expect(relating == .targetUnknown || relating == .versionConflict)
+                    }
+                }
+            }
+            try await eventually("the app alone is in memory") { node.entityCount == 1 }
+        }
+    }
+
+    @Test("A call that a released identity had requested does not release its successor, which has a client")
+    func lateCall() async throws {
+        var configuration = SessionConfiguration()
+        configuration.presence.grace = .milliseconds(200)
+        try await LoneNode.with(configuration) { node in
+            let first = try await node.open(.device, "cam", instance: 1)
+            let app = try await node.open(.app, "app", instance: 2)
+            node.service.close(first.session, link: first.link)
+            try await eventually("the device is offline and released") { node.entityCount == 1 }
+            _ = try await node.service.inspect(LoneNode.camera, for: app.session, subscribe: true).get()
+            await node.service.forget(LoneNode.camera, for: app.session)
+            #expect(node.entityCount == 1)
+            _ = try await node.open(.device, "cam", instance: 3)
+            // The call came once its time and the step of the alarms are over.
+            try await Task.sleep(for: .milliseconds(400))
+            let presence = try await node.service.inspect(LoneNode.camera, for: app.session, subscribe: false).get()
+            #expect(presence.online == .online)
+        }
+    }
+
     @Test("A new map makes the next owner hear of sessions and of what they listen to")
     func newMap() async throws {
         try await LoneNode.with { node in

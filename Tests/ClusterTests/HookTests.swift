@@ -305,8 +305,22 @@ struct HookTests {
             _ = try await stranger.sendData(Data(), toServer: "echo")
         }
 
+        try await refuseGuest(place, receiver)
         try await replaceSecret(place, receiver, url, secret)
         try await receiver.stop()
+    }
+
+    /// A guest with temporary access to a device of its user does not reach the servers as the user.
+    private func refuseGuest(_ place: Place, _ receiver: HTTPReceiver) async throws {
+        let grants = "/v1/users/\(place.user)/grants"
+        let token = try place.api.text("token", "POST", grants, place.key, #"{"devices":["cam"]}"#)
+        let guest = try place.cluster.session(node: 2, token: token)
+        defer { guest.close() }
+        let count = receiver.requests.count
+        await fails(.notAllowed) { () throws(ApusError) in
+            _ = try await guest.sendData(Data("as the user".utf8), toServer: "echo")
+        }
+        #expect(receiver.requests.count == count)
     }
 
     /// While the secret is replaced, a receiver may check either; a deleted hook takes nothing.

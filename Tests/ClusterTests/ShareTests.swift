@@ -72,18 +72,20 @@ struct ShareTests {
         #expect(try await owner.shares(of: Self.cam).isEmpty)
     }
 
-    @Test("Who shares its device with another account, and ends that, again and again, disturbs no stream of the other")
+    @Test("Who shares its device with another account again and again disturbs no stream, and no events, of the other")
     func unaskedShares() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 32_280)
         defer { cluster.down() }
         let attacker = try cluster.session(node: 3, token: try cluster.token("--role", "app", "--account", "attacker"))
         let token = try cluster.token("--role", "device", "--device", "bait", "--account", "attacker")
         let bait = try cluster.session(node: 1, token: token, role: .device)
-        defer { for session in [attacker, bait] { session.close() } }
+        let owner = try cluster.session(node: 2, token: try cluster.token("--role", "app", "--access", "owner"))
+        defer { for session in [attacker, bait, owner] { session.close() } }
         try cluster.start("device", "--id", "cam", "--test-pattern", "160x120@25", "--node", "1")
         try await Task.sleep(for: .seconds(1))
         let watcher = try cluster.start("watch", "cam", "--node", "2", "--seconds", "6", "--log", cluster.file("w"))
         let (device, victim) = (DeviceID(unchecked: "bait"), AccountID(unchecked: "local"))
+        let heard = EventLog(owner.accountEvents(of: victim))
         for _ in 0..<10 {
             try await eventually { () throws(ApusError) in
                 try await attacker.share(device, with: victim, control: true)
@@ -96,6 +98,10 @@ struct ShareTests {
         watcher.waitUntilExit()
         let seen = Frames(cluster.file("w"))
         #expect(seen.lines.count > 100 && seen.lostCount == 0)
+        try await eventually("the shares that there were are heard") {
+            heard.names.count { $0.hasPrefix("share unshared bait") } >= 3
+        }
+        #expect(!heard.names.contains { $0.hasPrefix("share unshared cam") }, "\(heard.names)")
         for node in 1...3 {
             let log = Cluster.text(cluster.file("n\(node)/log"))
             #expect(!log.contains("to check their rights again"), "n\(node) ended a session of the other account")

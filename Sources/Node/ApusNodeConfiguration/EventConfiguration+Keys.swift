@@ -17,6 +17,10 @@ extension EventConfiguration {
         authorityFile = file.isEmpty ? nil : path(file)
         hooksMax = try reader.int("hooks.count_max", default: hooksMax, in: 1...64)
         queueMax = try reader.int("hooks.queue_max", default: queueMax, in: 1...10_000_000)
+        queueByteCountMax = try reader.bytes("hooks.queue_bytes_max", default: queueByteCountMax)
+        guard (1 << 20...1 << 40).contains(queueByteCountMax) else {
+            throw reader.invalid("hooks.queue_bytes_max", "1MiB to 1024GiB are expected")
+        }
         keepTime = try reader.duration("hooks.keep_time", default: keepTime)
         guard (.seconds(1) ... .seconds(30 * 86_400)).contains(keepTime) else {
             throw reader.invalid("hooks.keep_time", "1s to 720h are expected")

@@ -11,8 +11,11 @@ package struct EventConfiguration: Sendable, Hashable {
     package var authorityFile: String?
     /// Hooks of one customer; one more is refused with 10007. Key `hooks.count_max`.
     package var hooksMax = 8
-    /// Events that wait for one hook; a further one is dropped. Key `hooks.queue_max`.
+    /// Events that wait for one hook; a further one is dropped. One account has an eighth at most, and an eighth is for
+    /// alarms only. Key `hooks.queue_max`.
     package var queueMax = 100_000
+    /// Bytes of the events that wait for one hook, shared as their number is. Key `hooks.queue_bytes_max`.
+    package var queueByteCountMax = 64 << 20
     /// An event that waits for longer is dropped. Key `hooks.keep_time`.
     package var keepTime = Duration.seconds(3 * 86_400)
     /// How long an endpoint may take to take events. Key `hooks.timeout`.

@@ -127,10 +127,14 @@ extension EventService {
             let stored = HookStoredEvent.with {
                 ($0.customer, $0.hook, $0.timeMs, $0.number) = (customer, hook.hook, event.timeMs, event.number)
                 $0.json = Data(event.json(id: id).utf8)
+                $0.share = HookQueue.share(of: event.account.isEmpty ? event.device : event.account)
             }
             try await records.write(stored)
             let reply = try await queue(hook.hook, of: customer).ask(
-                HookWritten.with { ($0.customer, $0.hook) = (customer, hook.hook) })
+                HookWritten.with {
+                    ($0.customer, $0.hook, $0.share) = (customer, hook.hook, stored.share)
+                    ($0.byteCount, $0.alarm) = (UInt32(clamping: stored.json.count), event.kind == .alarm)
+                })
             if reply.dropped {
                 try await records.erase([stored])
                 dropped.increment()
@@ -179,19 +183,20 @@ extension EventService {
         try await records.erase(found)
         delivered.increment(by: batch.count)
         expired.increment(by: old.count)
-        return .with {
-            ($0.delivered, $0.expired) = (UInt64(batch.count), UInt64(old.count))
-            $0.more = found.count == EventConfiguration.batchMax
-        }
+        return HookDelivered(batch, expired: old, more: found.count == EventConfiguration.batchMax)
     }
 
     // MARK: - Raw data (IV-D12)
 
     /// Sends raw data to a handler or a hook, and returns its answer.
     ///
-    /// - Throws: 21031 if the URL is none, 21008 if the data is too long, 21005 if there is no such server or it fails,
-    ///   21002 after the time-out, 10007 if too many wait for an answer.
+    /// - Throws: 12004 if the client is an app whose token is for certain devices only: temporary access does not
+    ///   include the integrator's servers (IV-A3); 21031 if the URL is none, 21008 if the data is too long, 21005 if
+    ///   there is no such server or it fails, 21002 after the time-out, 10007 if too many wait for an answer.
     private func send(_ request: ClientSendToServerRequest, _ call: ClientCall) async throws(ApusError) -> [UInt8] {
+        guard call.session.role != .app || call.session.allowedDevices == nil else {
+            throw ApusError(.notAllowed, "the token is for the use of certain devices only")
+        }
         let (name, path) = try Self.parts(of: request.url)
         guard request.data.count <= EventConfiguration.dataByteCountMax else {
             throw ApusError(

@@ -72,7 +72,8 @@ package final class EventService: Service, Sendable {
             bufferingPolicy: .bufferingOldest(Self.deliveriesMax))
         self.deliveries = deliveries
         let kind = HookKind(
-            node: view.local.name, queueMax: configuration.queueMax,
+            node: view.local.name,
+            bounds: HookBounds(countMax: configuration.queueMax, byteCountMax: configuration.queueByteCountMax),
             sendingTime: Int64(configuration.timeout.milliseconds) + 2000)
         runtime.register(kind.definition)
         dispatcher.onTell(HookDeliver.self) { feed.yield($0) }
@@ -232,6 +233,9 @@ extension EventService: RelationObserver {
 
     /// Notifies the accounts. If this node dies before, they are not notified.
     package func related(_ device: DeviceID, _ change: DeviceRelationChange, before: DeviceRecord?) async {
+        // Nobody is notified of a request that changed nothing: a repeated one, or one to end a share that does not
+        // exist, which any account may send.
+        guard before?.isChanged(by: change) ?? change.createsRecord else { return }
         let (name, other, json): (String, AccountID?, String) =
             switch change {
             case .bind(let account): ("bound", account, "")
@@ -241,9 +245,7 @@ extension EventService: RelationObserver {
                 ("shared", share.account, #"{"account":"\#(share.account)","control":\#(share.control)}"#)
             case .unshare(let account): ("unshared", account, #"{"account":"\#(account)"}"#)
             case .assign: ("", nil, "")
-            // A repeated request is no news.
-            case .disable(let isDisabled):
-                (isDisabled == before?.isDisabled ? "" : isDisabled ? "disabled" : "enabled", nil, "")
+            case .disable(let isDisabled): (isDisabled ? "disabled" : "enabled", nil, "")
             }
         guard !name.isEmpty, let owner = before?.account ?? other else { return }
         var accounts = [owner] + [other].compactMap(\.self).filter { $0 != owner }

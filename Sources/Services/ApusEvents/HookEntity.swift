@@ -16,11 +16,20 @@ extension HookQueue: EntityContentMessage {}
 extension HookWritten: EntityMessage {
     typealias Reply = HookWrittenReply
     static var method: UInt16 { 0x0161 }
+    package var isWithinBounds: Bool {
+        share <= UInt32(HookQueue.sharesMax) && HookKind.areNames(customer, hook)
+    }
 }
 
 extension HookDelivered: EntityMessage {
     typealias Reply = HookDeliveredReply
     static var method: UInt16 { 0x0162 }
+    /// A batch has fewer events than this.
+    private static var eventsMax: UInt64 { 65_536 }
+    package var isWithinBounds: Bool {
+        delivered <= Self.eventsMax && expired <= Self.eventsMax && byteCount <= WireNumber.sequenceMax
+            && shares.count <= HookQueue.sharesMax
+    }
 }
 
 extension HookLook: EntityMessage {
@@ -34,6 +43,7 @@ extension HookFound: EntityMessage {
     typealias Reply = HookFoundReply
     static var method: UInt16 { 0x0164 }
     static var isIdempotent: Bool { true }
+    package var isWithinBounds: Bool { HookKind.areNames(customer, hook) }
 }
 
 /// The owner of a hook asks its own node to deliver.
@@ -48,9 +58,14 @@ struct HookKind {
 
     /// This node: it delivers.
     let node: NodeName
-    let queueMax: Int
+    let bounds: HookBounds
     /// How long a node may take for a batch, in milliseconds.
     let sendingTime: Int64
+
+    /// False for texts that are longer than any names of a customer and of a hook.
+    static func areNames(_ customer: String, _ hook: String) -> Bool {
+        max(customer.utf8.count, hook.utf8.count) <= 256
+    }
 
     /// The key has a bounded length, and the names of a customer and its hook together may be longer.
     static func address(_ hook: String, of customer: String) -> EntityAddress {
@@ -61,8 +76,7 @@ struct HookKind {
     var definition: EntityDefinition<HookQueue> {
         var definition = EntityDefinition<HookQueue>(.hookQueues, name: "hook queue", durability: .replicated)
         definition.on(HookWritten.self) { queue, message, scope throws(ApusError) in
-            let isTaken = queue.written(
-                message.customer, message.hook, at: scope.wallMilliseconds, countMax: queueMax)
+            let isTaken = queue.written(message, at: scope.wallMilliseconds, within: bounds)
             try advance(&queue, &scope)
             return .with { $0.dropped = !isTaken }
         }

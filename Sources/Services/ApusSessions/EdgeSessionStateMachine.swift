@@ -55,7 +55,7 @@ package struct EdgeWait: Sendable {
 /// and decides when the answer arrives. A session that was ended here has no sockets from that moment, although closing
 /// them takes some time. A client that returns in the meantime is therefore not confirmed before the owner is asked.
 /// **Bounds.** `sessionsMax` sessions, `linksMax` sockets of each (beyond it the oldest ends), and `subscriptionsMax`
-/// subscriptions of each.
+/// subscriptions of each. A session that has used more than `subscriptionsMax` devices counts as a user of all.
 /// Pure: confined to its owner; times are passed in. `Link` identifies a socket.
 package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
     package struct Configuration: Sendable {
@@ -144,7 +144,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         var version: UInt64 = 1
         var toldVersion: UInt64 = 0
         var subscriptions: [DeviceID: Subscription] = [:]
-        var used = UsedDevices()
+        var used: UsedDevices
         /// Devices whose owners must be asked, in this order.
         var queue = Deque<DeviceID>()
         var work = Work.none
@@ -640,7 +640,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         interests[Int(shard.rawValue)].insert(Interest(serial: lastSerial, device: nil, session: session.id))
         return Entry(
             serial: lastSerial, shard: shard, session: session, links: [link], phase: phase,
-            retryDelay: configuration.retryDelay)
+            used: UsedDevices(countMax: configuration.subscriptionsMax), retryDelay: configuration.retryDelay)
     }
 
     private mutating func remove(at index: Dictionary<String, Entry>.Index) {

@@ -9,7 +9,7 @@ import SwiftProtobuf
 /// Isolation: an actor. ``PresenceStateMachine`` decides, and the actor carries out its actions. Its messages are those
 /// of `proto/apus/session.proto`.
 package actor IdentityActor {
-    private let address: EntityAddress
+    let address: EntityAddress
     private let epoch: Epoch
     private let context: IdentityContext
     private let log: Logger
@@ -20,8 +20,18 @@ package actor IdentityActor {
     /// The number of times that the accounts of the device were changed here.
     private var changeCount = 0
     private var isChanging = false
+    /// Until then the record is read for each message; nil if every change of it has ended with a known outcome.
+    private var doubtUntil: MonotonicTime?
+    /// True if the registry may release the actor, as it was said last.
+    private var isIdle = false
     /// A lost right is kept so much longer than grants are valid: nodes poll, and their clocks differ.
     private static let keepSecondsMore: Int64 = 60
+    /// A change whose outcome is unknown is carried out in this time, or not at all.
+    private static let doubtTime = Duration.seconds(30)
+    /// Errors that say that a change of the accounts was not carried out.
+    private static let refusals: [ErrorCode] = [
+        .targetUnknown, .illegalRelation, .boundToThisUser, .boundToOtherUser, .otherCustomer, .deviceDisabled,
+    ]
     /// True once the memory of the identity's clients was read.
     private var isMemoryRead = false
     /// Places whose registration or subscription waits for the records; bounded by the messages in progress.
@@ -41,6 +51,7 @@ package actor IdentityActor {
     /// of the device's customer, 20011 if the device is disabled, 12001 if its token was issued before it was unbound
     /// or transferred, 10006 if the place was gone before the records were read.
     package func register(_ message: SessionRegister) async throws(ApusError) -> SessionRegistered {
+        defer { handled(isKept: false) }
         let place = try SessionPlace(message.place)
         let arrival = arrives(place)
         defer { arrivals[arrival] = nil }
@@ -71,6 +82,7 @@ package actor IdentityActor {
 
     /// Notes that a session ended, or that its socket broke.
     package func unregister(_ message: SessionUnregister) async throws(ApusError) -> SessionUnregistered {
+        defer { handled(isKept: false) }
         let place = try SessionPlace(message.place)
         leave { $0 == place }
         run(
@@ -84,6 +96,8 @@ package actor IdentityActor {
     /// device is disabled, 12004 if it may not control it, 10007 if it has too many subscribers, 10006 if the place was
     /// gone before the records were read.
     package func inspect(_ message: SessionInspect) async throws(ApusError) -> SessionInspected {
+        var isKept = false
+        defer { handled(isKept: isKept) }
         let place = message.subscribe ? try SessionPlace(message.place) : nil
         let arrival = place.map { arrives($0) }
         defer { if let arrival { arrivals[arrival] = nil } }
@@ -102,6 +116,7 @@ package actor IdentityActor {
             guard isAccepted else { throw ApusError(.overloaded, "too many sessions subscribe to this device") }
             run(actions)
         }
+        isKept = true
         return SessionInspected.with {
             $0.online = machine.presence.online.rawValue
             $0.time = machine.presence.time
@@ -113,6 +128,8 @@ package actor IdentityActor {
     ///
     /// - Throws: as ``SessionRecords/relate(_:epoch:_:by:now:keepSeconds:)``.
     package func relate(_ message: SessionRelate) async throws(ApusError) -> SessionRelated {
+        var isKept = false
+        defer { handled(isKept: isKept) }
         let change = try DeviceRelationChange(message)
         let client = try DeviceClient(message)
         guard let device = DeviceID(rawValue: address.key) else { throw ApusError(.malformed) }
@@ -121,10 +138,16 @@ package actor IdentityActor {
         }
         isChanging = true
         defer { isChanging = false }
-        record = try await context.records.relate(
-            device, epoch: epoch, change, by: client, now: context.clusterSeconds(),
-            keepSeconds: context.configuration.grantLifetime.components.seconds + Self.keepSecondsMore)
-        isRecordRead = true
+        do throws(ApusError) {
+            let changed = try await context.records.relate(
+                device, epoch: epoch, change, by: client, now: context.clusterSeconds(),
+                keepSeconds: context.configuration.grantLifetime.components.seconds + Self.keepSecondsMore)
+            know(changed)
+        } catch {
+            failed(error)
+            throw error
+        }
+        isKept = true
         changeCount += 1
         // Also after a repeated request: the device may have registered between the write and its answer.
         if change == .disable(true) {
@@ -141,6 +164,7 @@ package actor IdentityActor {
 
     /// Ends a place's subscription to the device.
     package func forget(_ message: SessionForget) async throws(ApusError) -> SessionForgotten {
+        defer { handled(isKept: false) }
         let place = try SessionPlace(message.place)
         leave { $0 == place }
         run(machine.unsubscribe(place))
@@ -149,6 +173,7 @@ package actor IdentityActor {
 
     /// Notes that the device sleeps or wakes.
     package func sleep(_ message: SessionSleep) async throws(ApusError) -> SessionSlept {
+        defer { handled(isKept: false) }
         run(machine.setAsleep(message.asleep, from: try SessionPlace(message.place), wallSeconds: wallSeconds()))
         return SessionSlept()
     }
@@ -192,9 +217,21 @@ package actor IdentityActor {
             case .release(let place): context.kick(place, .linkLost, nil, epoch)
             case .push(let presence, let places): context.push(address.key, presence, places, epoch)
             case .wake(let time): context.wake(self, time)
-            case .idle: context.isIdle(address)
+            case .idle: setIdle(true)
             }
         }
+    }
+
+    /// Notes that a message ends. Nothing suspends between this and the message's end.
+    private func handled(isKept: Bool) {
+        if machine.isUsed { setIdle(false) }
+        run(machine.handled(isKept: isKept, now: .now()))
+    }
+
+    private func setIdle(_ isIdle: Bool) {
+        guard isIdle || self.isIdle else { return }
+        self.isIdle = isIdle
+        context.isIdle(self, isIdle)
     }
 
     /// Binds the device to the account of its token, once. Later tokens must name the same account (8023). A token that
@@ -218,12 +255,17 @@ package actor IdentityActor {
         new.lastSeenUnixMilliseconds = new.boundAtUnixMilliseconds
         let before = changeCount
         // One conditional write: of two concurrent registrations, the second finds the account of the first.
-        let bound = try await context.records.bind(new)
+        let bound: DeviceRecord
+        do throws(ApusError) {
+            bound = try await context.records.bind(new)
+        } catch {
+            failed(error)
+            throw error
+        }
         guard changeCount == before else {
             throw ApusError(.versionConflict, "the accounts of the device were changed in the meantime")
         }
-        record = bound
-        isRecordRead = true
+        know(bound)
         guard bound.account == account else { throw ApusError(.boundToOtherUser) }
         guard bound == new else { return }
         log.notice(
@@ -243,12 +285,30 @@ package actor IdentityActor {
     }
 
     private func readRecord() async throws(ApusError) {
-        guard !isRecordRead, address.kind == .device, let device = DeviceID(rawValue: address.key) else { return }
-        let read = try await context.records.record(of: device)
-        if !isRecordRead {
-            record = record ?? read
-            isRecordRead = read != nil
+        guard address.kind == .device, let device = DeviceID(rawValue: address.key) else { return }
+        while !isRecordRead {
+            let before = changeCount
+            let read = try await context.records.record(of: device)
+            // What was read before a change may be what stood before it.
+            guard changeCount == before, !isRecordRead else { continue }
+            record = read
+            isRecordRead = read != nil && (doubtUntil.map { MonotonicTime.now() >= $0 } ?? true)
+            return
         }
+    }
+
+    /// Notes the record as the store has it.
+    private func know(_ record: DeviceRecord) {
+        (self.record, isRecordRead, doubtUntil) = (record, true, nil)
+    }
+
+    /// Notes that a change of the record failed. If it may have been carried out, or still be, what is known of the
+    /// record is not used any more.
+    private func failed(_ error: ApusError) {
+        guard !Self.refusals.contains(error.code) else { return }
+        (record, isRecordRead) = (nil, false)
+        doubtUntil = MonotonicTime.now() + Self.doubtTime
+        changeCount += 1
     }
 }
 
@@ -277,7 +337,8 @@ package struct IdentityContext: Sendable {
     /// True if this node owns the shard under this epoch, according to its map.
     let isOwner: @Sendable (ShardID, Epoch) -> Bool
     let wake: @Sendable (IdentityActor, _ at: MonotonicTime) -> Void
-    let isIdle: @Sendable (EntityAddress) -> Void
+    /// True: the actor has nothing left to do. Said again with each message.
+    let isIdle: @Sendable (IdentityActor, Bool) -> Void
     /// Writes the memory of an identity's clients.
     let remember: @Sendable (EntityAddress, PresenceStateMachine.Memory) -> Void
     /// The cluster's time, in Unix seconds.
@@ -291,7 +352,7 @@ package struct IdentityContext: Sendable {
         push: @escaping @Sendable (_ device: String, Presence, [SessionPlace], Epoch) -> Void,
         isOwner: @escaping @Sendable (ShardID, Epoch) -> Bool,
         wake: @escaping @Sendable (IdentityActor, _ at: MonotonicTime) -> Void,
-        isIdle: @escaping @Sendable (EntityAddress) -> Void,
+        isIdle: @escaping @Sendable (IdentityActor, Bool) -> Void,
         remember: @escaping @Sendable (EntityAddress, PresenceStateMachine.Memory) -> Void,
         clusterSeconds: @escaping @Sendable () -> Int64 = wallSeconds,
         memory: @escaping @Sendable (EntityAddress) async throws(ApusError) -> PresenceStateMachine.Memory?

@@ -31,6 +31,9 @@ package struct PresenceStateMachine: Sendable {
         package var subscribersMax = 1024
         /// The maximum number of places of one client. Beyond it the oldest ends. Key `sessions.connections_max`.
         package var placesMax = 8
+        /// How long a device without a client and a subscriber stays in memory after an account that has a right to it
+        /// has asked for it. Its presence keeps its time meanwhile.
+        package var quietTime: Duration = .seconds(600)
         package init() {}
     }
 
@@ -113,9 +116,15 @@ package struct PresenceStateMachine: Sendable {
     /// The time before which no device is reported offline: this owner may be new, and the edges may not have
     /// registered yet.
     private var settlesAt: MonotonicTime?
+    /// The last message that keeps the identity in memory for the quiet time; nil if there was none.
+    private var quietSince: MonotonicTime?
+    /// The time of the call that was requested for the end of the quiet time.
+    private var quietWakeAt: MonotonicTime?
 
     /// The maximum number of superseded instances that are remembered.
     private static let supersededMax = 16
+    /// Calls for the end of a quiet time are requested at multiples of this, in nanoseconds: they are many.
+    private static let quietStep: UInt64 = 10_000_000_000
 
     /// - Parameters:
     ///   - epoch: that of the shard at this owner.
@@ -132,6 +141,8 @@ package struct PresenceStateMachine: Sendable {
     /// The places of all its sessions.
     package var places: [SessionPlace] { current?.places ?? [] }
     package var subscriberCount: Int { subscribers.count }
+    /// True if there is a client or a subscriber.
+    package var isUsed: Bool { current != nil || !subscribers.isEmpty }
 
     /// Registers a session. Returns its client's order, or nil if a newer client is known and the session must end.
     package mutating func register(
@@ -216,8 +227,11 @@ package struct PresenceStateMachine: Sendable {
 
     /// Notes that a node died, and all its sockets with it.
     package mutating func nodeLost(_ node: NodeID, now: MonotonicTime) -> [Action] {
+        let count = subscribers.count
         subscribers.removeAll { $0.node == node }
-        guard current?.places.contains(where: { $0.node == node }) == true else { return [] }
+        guard current?.places.contains(where: { $0.node == node }) == true else {
+            return subscribers.count < count ? idleIfUnused() : []
+        }
         current?.places.removeAll { $0.node == node }
         guard current?.places.isEmpty == true else { return [] }
         current?.lostSince = now
@@ -248,12 +262,43 @@ package struct PresenceStateMachine: Sendable {
         return idleIfUnused()
     }
 
+    /// Notes that a message was handled. An identity that nothing uses does not stay in memory.
+    ///
+    /// - Parameter isKept: it was a message of an account that has a right to the device. The identity then stays for
+    ///   the quiet time.
+    package mutating func handled(isKept: Bool, now: MonotonicTime) -> [Action] {
+        guard !isUsed else { return [] }
+        if isKept { quietSince = now }
+        guard let quietSince else { return [.idle] }
+        if let quietWakeAt, quietWakeAt > now { return [] }
+        return [wakeAfter(quietSince)]
+    }
+
+    /// Releases the identity if nothing uses it, and the quiet time is over.
+    private mutating func quiet(now: MonotonicTime) -> [Action] {
+        guard let quietSince, !isUsed else { return idleIfUnused() }
+        guard now - quietSince < configuration.quietTime else {
+            (self.quietSince, quietWakeAt) = (nil, nil)
+            return [.idle]
+        }
+        // The call may be one that was requested for something else.
+        guard let quietWakeAt, now >= quietWakeAt else { return [] }
+        return [wakeAfter(quietSince)]
+    }
+
+    private mutating func wakeAfter(_ quietSince: MonotonicTime) -> Action {
+        let end = (quietSince + configuration.quietTime).nanoseconds
+        let time = MonotonicTime(nanoseconds: (end / Self.quietStep + 1) * Self.quietStep)
+        quietWakeAt = time
+        return .wake(at: time)
+    }
+
     package mutating func tick(now: MonotonicTime, wallSeconds: Int64) -> [Action] {
         if let settlesAt, now >= settlesAt {
             self.settlesAt = nil
             if current == nil, !subscribers.isEmpty { return [.push(presence, subscribers)] }
         }
-        guard let since = current?.lostSince else { return idleIfUnused() }
+        guard let since = current?.lostSince else { return quiet(now: now) }
         guard now - since >= configuration.grace else { return [.wake(at: since + configuration.grace)] }
         current = nil
         return update(wallSeconds: wallSeconds) + idleIfUnused()
@@ -266,7 +311,5 @@ package struct PresenceStateMachine: Sendable {
         return subscribers.isEmpty ? [] : [.push(presence, subscribers)]
     }
 
-    private func idleIfUnused() -> [Action] {
-        current == nil && subscribers.isEmpty ? [.idle] : []
-    }
+    private func idleIfUnused() -> [Action] { isUsed ? [] : [.idle] }
 }

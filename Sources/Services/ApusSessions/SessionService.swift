@@ -137,7 +137,7 @@ package final class SessionService: Service, Sendable {
                 return known.owner?.id == view.local && known.epoch == epoch
             },
             wake: { [weak self] actor, time in self?.wake(actor, at: time) },
-            isIdle: { [weak self] address in self?.entities.passivate(address) },
+            isIdle: { [weak self] actor, isIdle in self?.entities.setIdle(isIdle, actor.address, actor) },
             remember: { [weak self] address, newest in self?.remember(address, newest, in: memory) },
             clusterSeconds: { [view] in view.clock.wallSeconds() },
             memory: { address throws(ApusError) in try await memory.memory(of: address.name) })

@@ -35,7 +35,8 @@ extension MetricCatalogue {
             [
                 .init(
                     "result",
-                    "`written`; `delivered`, `expired` (`hooks.keep_time`) or `dropped` (`hooks.queue_max`)"
+                    "`written`; `delivered`, `expired` (`hooks.keep_time`) or `dropped` (`hooks.queue_max`, "
+                        + "`hooks.queue_bytes_max`)"
                 )
             ],
             "Events for the hooks of integrators, by what became of them."),

@@ -18,6 +18,7 @@ extension TopicState: EntityContentMessage {}
 extension TopicPublish: EntityMessage {
     typealias Reply = TopicPublished
     static var method: UInt16 { 0x0111 }
+    package static func isWithinBounds(_ reply: TopicPublished) -> Bool { reply.sequence <= WireNumber.sequenceMax }
 }
 
 /// Repeating it changes nothing.
@@ -26,6 +27,7 @@ extension TopicListen: EntityMessage {
     static var method: UInt16 { 0x0112 }
     static var isIdempotent: Bool { true }
     package var isWithinBounds: Bool { incarnation <= WireNumber.incarnationMax }
+    package static func isWithinBounds(_ reply: TopicListening) -> Bool { reply.next <= WireNumber.nextMax }
 }
 
 extension TopicLeave: EntityMessage {
@@ -40,12 +42,16 @@ extension TopicRead: EntityMessage {
     static var method: UInt16 { 0x0114 }
     static var isIdempotent: Bool { true }
     static var interleaves: Bool { true }
+    package static func isWithinBounds(_ reply: TopicReadReply) -> Bool {
+        reply.next <= WireNumber.nextMax && reply.entries.allSatisfy { $0.sequence <= WireNumber.sequenceMax }
+    }
 }
 
 /// The owner of a topic sends a node an event.
 extension TopicEvent: NodeMessage {
     typealias Reply = TopicEventTaken
     static var method: UInt16 { 0x0043 }
+    package var isWithinBounds: Bool { entry.sequence <= WireNumber.sequenceMax }
 }
 
 extension EntityDefinition<TopicState> {
@@ -104,7 +110,7 @@ extension EntityDefinition<TopicState> {
         }
         // What nobody publishes to any more takes no memory. Its next event begins a new sequence.
         definition.onReminder { topic, _, scope throws(ApusError) in
-            let idleSince = topic.entries.last?.publishedMs ?? 0
+            let idleSince = min(topic.entries.last?.publishedMs ?? 0, scope.wallMilliseconds)
             let due = idleSince + Int64(retention(scope.address.key).idleTime.milliseconds)
             if due > scope.wallMilliseconds { return try scope.remind(Self.idle, at: due) }
             topic.listeners.removeAll { $0.renewedMs < scope.wallMilliseconds - Self.listenerMilliseconds }
@@ -118,15 +124,22 @@ extension EntityDefinition<TopicState> {
             scope.isDone = true
         }
         definition.onReading(TopicRead.self) { topic, message, _ throws(ApusError) in
-            topic.page(log: message.log, from: message.from, countMax: Self.pageCountMax)
+            // The next listener begins a sequence that can be read.
+            guard topic.isSound else { throw ApusError(.malformed, "the events of a topic have no valid numbers") }
+            return topic.page(log: message.log, from: message.from, countMax: Self.pageCountMax)
         }
         return definition
     }
 }
 
 extension TopicState {
-    /// A topic without an event or a subscriber so far begins a sequence of its own.
-    fileprivate mutating func begin() {
+    /// True if the numbers are those that an owner gives. The state comes from a former owner.
+    fileprivate var isSound: Bool { next <= WireNumber.sequenceMax && entries.allSatisfy { $0.sequence < next } }
+
+    /// A topic without an event or a subscriber so far begins a sequence of its own, and so does one with numbers that
+    /// no owner gives.
+    package mutating func begin() {
+        if !isSound { (log, next, entries) = (0, 0, []) }
         if log == 0 { log = UInt64.random(in: 1...(.max)) }
     }
 

@@ -81,6 +81,9 @@ package nonisolated struct HookStoredEvent: Sendable {
   /// One event in JSON.
   package var json: Data = Data()
 
+  /// The number of its account's share of the queue; 0: none, of a node that counts no shares.
+  package var share: UInt32 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -115,6 +118,28 @@ package nonisolated struct HookQueue: Sendable {
 
   package var hook: String = String()
 
+  /// Bytes of the events that wait, about.
+  package var byteCount: UInt64 = 0
+
+  /// Those of them that belong to accounts, by the numbers of their shares. A share is that of one account, or of a few.
+  package var shares: [HookShare] = []
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+package nonisolated struct HookShare: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var number: UInt32 = 0
+
+  package var events: UInt64 = 0
+
+  package var byteCount: UInt64 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -129,6 +154,13 @@ package nonisolated struct HookWritten: Sendable {
   package var customer: String = String()
 
   package var hook: String = String()
+
+  package var byteCount: UInt32 = 0
+
+  package var share: UInt32 = 0
+
+  /// A part of the queue is for these only.
+  package var alarm: Bool = false
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -163,6 +195,11 @@ package nonisolated struct HookDelivered: Sendable {
 
   /// It has ended before it had delivered everything that it knows of.
   package var more: Bool = false
+
+  /// Bytes of the delivered and the expired events.
+  package var byteCount: UInt64 = 0
+
+  package var shares: [HookShare] = []
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -329,7 +366,7 @@ nonisolated extension HookStored: SwiftProtobuf.Message, SwiftProtobuf._MessageI
 
 nonisolated extension HookStoredEvent: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".StoredEvent"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}customer\0\u{1}hook\0\u{3}time_ms\0\u{1}number\0\u{1}json\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}customer\0\u{1}hook\0\u{3}time_ms\0\u{1}number\0\u{1}json\0\u{1}share\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -342,6 +379,7 @@ nonisolated extension HookStoredEvent: SwiftProtobuf.Message, SwiftProtobuf._Mes
       case 3: try { try decoder.decodeSingularInt64Field(value: &self.timeMs) }()
       case 4: try { try decoder.decodeSingularFixed64Field(value: &self.number) }()
       case 5: try { try decoder.decodeSingularBytesField(value: &self.json) }()
+      case 6: try { try decoder.decodeSingularUInt32Field(value: &self.share) }()
       default: break
       }
     }
@@ -363,6 +401,9 @@ nonisolated extension HookStoredEvent: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if !self.json.isEmpty {
       try visitor.visitSingularBytesField(value: self.json, fieldNumber: 5)
     }
+    if self.share != 0 {
+      try visitor.visitSingularUInt32Field(value: self.share, fieldNumber: 6)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -372,6 +413,7 @@ nonisolated extension HookStoredEvent: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if lhs.timeMs != rhs.timeMs {return false}
     if lhs.number != rhs.number {return false}
     if lhs.json != rhs.json {return false}
+    if lhs.share != rhs.share {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -379,7 +421,7 @@ nonisolated extension HookStoredEvent: SwiftProtobuf.Message, SwiftProtobuf._Mes
 
 nonisolated extension HookQueue: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Queue"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}waiting\0\u{1}dropped\0\u{1}failures\0\u{1}failure\0\u{3}sending_until_ms\0\u{3}next_ms\0\u{1}more\0\u{1}customer\0\u{1}hook\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}waiting\0\u{1}dropped\0\u{1}failures\0\u{1}failure\0\u{3}sending_until_ms\0\u{3}next_ms\0\u{1}more\0\u{1}customer\0\u{1}hook\0\u{3}byte_count\0\u{1}shares\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -396,6 +438,8 @@ nonisolated extension HookQueue: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
       case 7: try { try decoder.decodeSingularBoolField(value: &self.more) }()
       case 8: try { try decoder.decodeSingularStringField(value: &self.customer) }()
       case 9: try { try decoder.decodeSingularStringField(value: &self.hook) }()
+      case 10: try { try decoder.decodeSingularUInt64Field(value: &self.byteCount) }()
+      case 11: try { try decoder.decodeRepeatedMessageField(value: &self.shares) }()
       default: break
       }
     }
@@ -429,6 +473,12 @@ nonisolated extension HookQueue: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
     if !self.hook.isEmpty {
       try visitor.visitSingularStringField(value: self.hook, fieldNumber: 9)
     }
+    if self.byteCount != 0 {
+      try visitor.visitSingularUInt64Field(value: self.byteCount, fieldNumber: 10)
+    }
+    if !self.shares.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.shares, fieldNumber: 11)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -442,6 +492,48 @@ nonisolated extension HookQueue: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
     if lhs.more != rhs.more {return false}
     if lhs.customer != rhs.customer {return false}
     if lhs.hook != rhs.hook {return false}
+    if lhs.byteCount != rhs.byteCount {return false}
+    if lhs.shares != rhs.shares {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension HookShare: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Share"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}number\0\u{1}events\0\u{3}byte_count\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularUInt32Field(value: &self.number) }()
+      case 2: try { try decoder.decodeSingularUInt64Field(value: &self.events) }()
+      case 3: try { try decoder.decodeSingularUInt64Field(value: &self.byteCount) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.number != 0 {
+      try visitor.visitSingularUInt32Field(value: self.number, fieldNumber: 1)
+    }
+    if self.events != 0 {
+      try visitor.visitSingularUInt64Field(value: self.events, fieldNumber: 2)
+    }
+    if self.byteCount != 0 {
+      try visitor.visitSingularUInt64Field(value: self.byteCount, fieldNumber: 3)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: HookShare, rhs: HookShare) -> Bool {
+    if lhs.number != rhs.number {return false}
+    if lhs.events != rhs.events {return false}
+    if lhs.byteCount != rhs.byteCount {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -449,7 +541,7 @@ nonisolated extension HookQueue: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
 
 nonisolated extension HookWritten: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Written"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}customer\0\u{1}hook\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}customer\0\u{1}hook\0\u{3}byte_count\0\u{1}share\0\u{1}alarm\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -459,6 +551,9 @@ nonisolated extension HookWritten: SwiftProtobuf.Message, SwiftProtobuf._Message
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularStringField(value: &self.customer) }()
       case 2: try { try decoder.decodeSingularStringField(value: &self.hook) }()
+      case 3: try { try decoder.decodeSingularUInt32Field(value: &self.byteCount) }()
+      case 4: try { try decoder.decodeSingularUInt32Field(value: &self.share) }()
+      case 5: try { try decoder.decodeSingularBoolField(value: &self.alarm) }()
       default: break
       }
     }
@@ -471,12 +566,24 @@ nonisolated extension HookWritten: SwiftProtobuf.Message, SwiftProtobuf._Message
     if !self.hook.isEmpty {
       try visitor.visitSingularStringField(value: self.hook, fieldNumber: 2)
     }
+    if self.byteCount != 0 {
+      try visitor.visitSingularUInt32Field(value: self.byteCount, fieldNumber: 3)
+    }
+    if self.share != 0 {
+      try visitor.visitSingularUInt32Field(value: self.share, fieldNumber: 4)
+    }
+    if self.alarm != false {
+      try visitor.visitSingularBoolField(value: self.alarm, fieldNumber: 5)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: HookWritten, rhs: HookWritten) -> Bool {
     if lhs.customer != rhs.customer {return false}
     if lhs.hook != rhs.hook {return false}
+    if lhs.byteCount != rhs.byteCount {return false}
+    if lhs.share != rhs.share {return false}
+    if lhs.alarm != rhs.alarm {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -514,7 +621,7 @@ nonisolated extension HookWrittenReply: SwiftProtobuf.Message, SwiftProtobuf._Me
 
 nonisolated extension HookDelivered: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Delivered"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}delivered\0\u{1}expired\0\u{1}failure\0\u{1}more\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}delivered\0\u{1}expired\0\u{1}failure\0\u{1}more\0\u{3}byte_count\0\u{1}shares\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -526,6 +633,8 @@ nonisolated extension HookDelivered: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 2: try { try decoder.decodeSingularUInt64Field(value: &self.expired) }()
       case 3: try { try decoder.decodeSingularStringField(value: &self.failure) }()
       case 4: try { try decoder.decodeSingularBoolField(value: &self.more) }()
+      case 5: try { try decoder.decodeSingularUInt64Field(value: &self.byteCount) }()
+      case 6: try { try decoder.decodeRepeatedMessageField(value: &self.shares) }()
       default: break
       }
     }
@@ -544,6 +653,12 @@ nonisolated extension HookDelivered: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if self.more != false {
       try visitor.visitSingularBoolField(value: self.more, fieldNumber: 4)
     }
+    if self.byteCount != 0 {
+      try visitor.visitSingularUInt64Field(value: self.byteCount, fieldNumber: 5)
+    }
+    if !self.shares.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.shares, fieldNumber: 6)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -552,6 +667,8 @@ nonisolated extension HookDelivered: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs.expired != rhs.expired {return false}
     if lhs.failure != rhs.failure {return false}
     if lhs.more != rhs.more {return false}
+    if lhs.byteCount != rhs.byteCount {return false}
+    if lhs.shares != rhs.shares {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

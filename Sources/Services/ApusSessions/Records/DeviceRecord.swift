@@ -144,7 +144,7 @@ extension SessionRecords {
                 record.message, fence: RecordFence(epoch: epoch, writer: writer),
                 if: found.map { .version($0.version) } ?? .absent)
             let others = try await withdrawalWrites(
-                of: lost, from: device, now: now, keepSeconds: keepSeconds, countMax: Self.withdrawnMax(of: change))
+                of: lost, from: device, by: change, now: now, keepSeconds: keepSeconds)
             do throws(ApusError) {
                 try await store.commit(RecordStep([write] + others))
                 return record

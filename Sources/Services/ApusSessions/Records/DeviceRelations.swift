@@ -113,6 +113,18 @@ extension DeviceRecord {
         }
     }
 
+    /// Whether a change that has succeeded has changed this record. A repeated request succeeds, and so does the end of
+    /// a share that does not exist, which any account may ask for.
+    package func isChanged(by change: DeviceRelationChange) -> Bool {
+        switch change {
+        case .bind, .unbind, .transfer: true
+        case .share(let share): !shares.contains(share)
+        case .unshare(let other): shares.contains { $0.account == other }
+        case .assign(let new): customer != new
+        case .disable(let new): isDisabled != new
+        }
+    }
+
     /// - Throws: 8003 if the client may not make the change; 8024 if it would bind a device of another customer.
     private func check(_ client: DeviceClient, _ change: DeviceRelationChange) throws(ApusError) {
         switch client {
@@ -148,7 +160,7 @@ extension DeviceRelationChange {
     }
 
     /// The device need not have connected before.
-    var createsRecord: Bool {
+    package var createsRecord: Bool {
         switch self {
         case .bind, .assign: true
         case .unbind, .transfer, .share, .unshare, .disable: false

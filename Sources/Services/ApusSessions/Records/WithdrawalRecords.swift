@@ -28,11 +28,11 @@ extension SessionRecords {
         "withdrawal-state", layout: 1, key: { _ in withdrawalStateKey }, usesReserve: true)
 
     private static let withdrawalStateKey = OrderedKey(.text("all"))
-    /// The most accounts of one device in the record: those that may use it, and as many again. One more is refused
-    /// with 10007 until the oldest has expired.
+    /// The most lost rights of one device in the record: those of all accounts that may use it, and as many again. One
+    /// more is refused with 10007 until the oldest has expired.
     package static let withdrawnMax = 2 * (DeviceRecord.sharesMax + 1)
     /// The same for a change: an account whose device has reached ``withdrawnMax`` does not keep an operator from
-    /// disabling it.
+    /// disabling it, and each account counts once however often it is disabled.
     static func withdrawnMax(of change: DeviceRelationChange) -> Int {
         if case .disable = change { Self.withdrawnMax + DeviceRecord.sharesMax + 1 } else { Self.withdrawnMax }
     }
@@ -44,10 +44,10 @@ extension SessionRecords {
     /// The writes that note that accounts have lost their rights to a device. Every node reads them within
     /// ``SessionConfiguration/revocationInterval``.
     ///
-    /// - Parameter countMax: of the accounts of the device in the record.
-    /// - Throws: 10007 beyond `countMax` or ``withdrawalsMax``.
+    /// - Throws: 10007 beyond ``withdrawnMax(of:)`` or ``withdrawalsMax``.
     func withdrawalWrites(
-        of accounts: [AccountID], from device: DeviceID, now: Int64, keepSeconds: Int64, countMax: Int
+        of accounts: [AccountID], from device: DeviceID, by change: DeviceRelationChange, now: Int64,
+        keepSeconds: Int64
     ) async throws(ApusError) -> [RecordWrite] {
         guard !accounts.isEmpty else { return [] }
         let state = try await store.record(Self.withdrawalState, Self.withdrawalStateKey)
@@ -61,12 +61,15 @@ extension SessionRecords {
         let count = Int(all.count) - expired.count + (known == nil ? 1 : 0)
         all.count = UInt32(clamping: count)
         let names = Set(accounts.map(\.rawValue))
+        // An account that loses its right again counts again: each time ends the sessions that have used the device.
+        var replaced: Set<String> = []
+        if case .disable = change { replaced = names }
         var body = known?.body ?? .with { $0.device = device.rawValue }
-        body.accounts.removeAll { $0.expiresS <= now || names.contains($0.account) }
+        body.accounts.removeAll { $0.expiresS <= now || replaced.contains($0.account) }
         body.accounts += names.sorted().map { name in
             .with { ($0.account, $0.number, $0.expiresS) = (name, all.number, now + keepSeconds) }
         }
-        guard body.accounts.count <= countMax, count <= Self.withdrawalsMax else {
+        guard body.accounts.count <= Self.withdrawnMax(of: change), count <= Self.withdrawalsMax else {
             throw ApusError(.overloaded, "the rights to devices were changed too often; try again later")
         }
         var writes = expired.map { Self.withdrawals.erase($0.key, fence: .none, if: .version($0.version)) }
@@ -111,7 +114,10 @@ package struct WithdrawalList: Sendable, Equatable {
     package init() {}
 
     package mutating func add(_ lost: [DeviceWithdrawal]) {
-        for right in lost { expiries[right.device, default: [:]][right.account] = right.expires }
+        for right in lost {
+            let known = expiries[right.device]?[right.account] ?? right.expires
+            expiries[right.device, default: [:]][right.account] = max(known, right.expires)
+        }
     }
 
     package mutating func removeExpired(wallSeconds: Int64) {
