@@ -42,8 +42,10 @@ struct CommandRightTests {
             queue.leave(.with { ($0.node, $0.number) = ("n1", number) })
         }
 
-        mutating func apply(_ controlling: [String], viewing: [String] = [], at now: Int64) {
-            let rights = CommandRights.with { ($0.controlling, $0.viewing) = (controlling, viewing) }
+        mutating func apply(_ controlling: [String], viewing: [String] = [], at now: Int64, readMs: Int64 = 0) {
+            let rights = CommandRights.with {
+                ($0.controlling, $0.viewing, $0.readMs) = (controlling, viewing, readMs)
+            }
             queue.apply(rights, Self.configuration, at: now, &effects)
         }
 
@@ -68,7 +70,7 @@ struct CommandRightTests {
 
     private static func ids(_ numbers: Int...) -> [Data] { numbers.map { CommandQueueTests.id($0) } }
 
-    @Test("What has waited is sent after another check, and what was accepted a moment ago at once")
+    @Test("What has waited is sent after another check, and what was accepted later behind it")
     func checked() throws {
         var driver = Driver()
         try driver.submit(1, "guest")
@@ -77,10 +79,10 @@ struct CommandRightTests {
         #expect(held.sent.isEmpty && held.needsRights && driver[1].status == .queued)
         try driver.submit(2, "owner", at: Self.later)
         let fresh = driver.taken()
-        #expect(fresh.sent == Self.ids(2) && !fresh.needsRights)
+        #expect(fresh.sent.isEmpty && !fresh.needsRights)
         driver.apply(["owner", "guest"], at: Self.later + 10)
         let allowed = driver.taken()
-        #expect(allowed.sent == Self.ids(1) && !allowed.needsRights && driver[1].status == .sent)
+        #expect(allowed.sent == Self.ids(1, 2) && !allowed.needsRights && driver[1].status == .sent)
     }
 
     @Test("A command without a right fails with 8003 and is never sent, and who waits for it is notified")
@@ -197,8 +199,33 @@ struct CommandRightTests {
         try driver.submit(2, "")
         driver.listen(at: Self.later)
         let first = driver.taken()
-        #expect(first.sent == Self.ids(2))
+        #expect(first.sent.isEmpty && first.needsRights)
         driver.apply(["owner"], viewing: ["viewer"], at: Self.later + 10)
+        let second = driver.taken()
+        #expect(second.sent == Self.ids(1, 2))
+    }
+
+    @Test("Rights that were read before a command was accepted do not end it, and change nothing that is not checked")
+    func outdated() throws {
+        var driver = Driver()
+        try driver.submit(1, "guest", at: 100)
+        driver.apply(["owner"], at: 110, readMs: 90)
+        #expect(driver[1].status == .queued)
+        let before = driver.queue
+        driver.apply(["owner", "guest"], at: 120)
+        #expect(driver.queue == before, "the state is written only if something changes")
+        driver.apply(["owner"], at: 130)
+        #expect(driver[1].code == 8003)
+    }
+
+    @Test("A clock that was set back keeps no command from being checked")
+    func clockBack() throws {
+        var driver = Driver()
+        try driver.submit(1, "guest", at: 3_600_000)
+        driver.listen(at: 10_000)
+        let first = driver.taken()
+        #expect(first.sent.isEmpty && first.needsRights)
+        driver.apply(["guest"], at: 10_010)
         let second = driver.taken()
         #expect(second.sent == Self.ids(1))
     }

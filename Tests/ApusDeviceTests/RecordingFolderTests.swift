@@ -156,6 +156,31 @@ struct RecordingFolderTests {
         }
     }
 
+    @Test("One flipped bit in a time of a file whose writer was killed does not end the process", arguments: [0, 6, 7])
+    func flippedTime(bit: Int) async throws {
+        let records = try open()
+        try await record(try await frames(seconds: 3), in: records, at: Self.base)
+        let name = try #require(
+            try FileManager.default.contentsOfDirectory(atPath: folder.file("records")).sorted().first)
+        var bytes = try Data(contentsOf: URL(filePath: folder.file("records/\(name)")))
+        // A `tfdt` of version 1: its name, version and flags, then the decode time in 8 bytes.
+        var (count, from) = (0, bytes.startIndex)
+        while let found = bytes.range(of: Data("tfdt".utf8), in: from..<bytes.endIndex) {
+            from = found.upperBound
+            // The pictures of every second fragment; each fragment has two tracks.
+            if count % 4 == 2 { bytes[found.upperBound + 4] ^= UInt8(1) << UInt8(bit) }
+            count += 1
+        }
+        #expect(count > 4)
+        let unfinished = folder.file("records/\(name.split(separator: "-").prefix(2).joined(separator: "-")).mp4")
+        try bytes.write(to: URL(filePath: unfinished))
+        try FileManager.default.removeItem(atPath: folder.file("records/\(name)"))
+
+        let again = try open()
+        let recording = try #require(all(again).first)
+        #expect(try read(again, recording, at: recording.start).frames.contains { $0.track == 0 })
+    }
+
     @Test("The folder keeps its limit, and the newest files")
     func limit() async throws {
         let frames = try await frames(seconds: 20)

@@ -1,5 +1,6 @@
 import ApusCore
 import ApusDevice
+import ApusMedia
 import Testing
 
 @Suite("One line of time over loops, jumps and breaks (D10)")
@@ -29,6 +30,46 @@ struct TimelineTests {
         for index in 0..<Int64(3) { _ = line.place(track: 0, pts: index * step, dts: index * step, duration: step) }
         let place = line.place(track: 0, pts: 3 * step + by, dts: 3 * step + by, duration: step)
         #expect(place.dts == 3 * step)
+    }
+
+    private static let extremes: [Int64] = [
+        Int64.min, Int64.min + 1, -MediaHeader.ptsMicrosecondsMax - 1, -MediaHeader.ptsMicrosecondsMax, -1, 0, 40_000,
+        MediaHeader.ptsMicrosecondsMax, MediaHeader.ptsMicrosecondsMax + 1, Int64.max - 1, Int64.max,
+    ]
+
+    @Test("Times of a damaged file never overflow, and never take the line back", arguments: 0..<UInt64(200))
+    func anyTimes(seed: UInt64) {
+        var random = SeededRandom(seed: seed)
+        var line = MediaTimeline(trackCount: 2)
+        var last: [Int64] = [.min, .min]
+        func extreme() -> Int64 { Self.extremes[Int.random(in: 0..<Self.extremes.count, using: &random)] }
+        func time() -> Int64? { Int.random(in: 0..<8, using: &random) == 0 ? nil : extreme() }
+        for _ in 0..<300 {
+            switch Int.random(in: 0..<20, using: &random) {
+            case 0: line.beginPass(firstPts: extreme())
+            case 1: line.resume(after: extreme())
+            default: break
+            }
+            let track = Int.random(in: 0..<2, using: &random)
+            let place = line.place(track: track, pts: time(), dts: time(), duration: extreme())
+            #expect(place.dts > last[track] && place.pts >= place.dts, "seed \(seed)")
+            #expect(place.pts.magnitude <= UInt64(MediaHeader.ptsMicrosecondsMax), "seed \(seed)")
+            last[track] = place.dts
+        }
+        #expect(line.end <= MediaTimeline.lineMax)
+    }
+
+    @Test("A frame with times that no input can have goes on with the usual step", arguments: [Int64.min, .max])
+    func damagedTimes(time: Int64) {
+        var line = MediaTimeline(trackCount: 1)
+        for index in 0..<Int64(3) { _ = line.place(track: 0, pts: index * step, dts: index * step, duration: step) }
+        #expect(
+            line.place(track: 0, pts: time, dts: time, duration: .max) == .init(pts: 3 * step, dts: 3 * step))
+        let next = line.place(track: 0, pts: 4 * step, dts: 4 * step, duration: step)
+        #expect(next == .init(pts: 4 * step, dts: 4 * step))
+        // A presentation time alone that is centuries ahead is not believed either.
+        let alone = line.place(track: 0, pts: MediaHeader.ptsMicrosecondsMax, dts: 5 * step, duration: step)
+        #expect(alone == .init(pts: 5 * step, dts: 5 * step) && line.end == 6 * step)
     }
 
     @Test("A clock that steps back a little never takes the line back")

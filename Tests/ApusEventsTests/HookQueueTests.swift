@@ -116,25 +116,34 @@ struct HookQueueTests {
         func written(_ share: UInt32, byteCount: UInt32 = 1) -> Bool {
             queue.written(at: 1000, countMax: 80, byteCountMax: 8000, share: share, byteCount: byteCount)
         }
-        for _ in 0..<10 { #expect(written(1)) }
+        // As much as is free: half, as long as there is nobody else.
+        for _ in 0..<40 { #expect(written(1)) }
         #expect(!written(1) && written(2))
-        #expect(queue.state.waiting == 11 && queue.state.dropped == 1)
-        #expect(written(3, byteCount: 990) && written(3, byteCount: 10) && !written(3))
-        #expect(queue.state.byteCount == 1011)
+        #expect(queue.state.waiting == 41 && queue.state.dropped == 1)
+        // Never less than an eighth.
+        for share in UInt32(3)...5 { for _ in 0..<10 { _ = written(share) } }
+        for _ in 0..<9 { _ = written(2) }
+        #expect(queue.state.waiting == 80 && queue.state.shares.allSatisfy { $0.number == 1 || $0.events >= 9 })
         #expect(queue.begins(at: 1000))
         let delivered = HookShare.with { ($0.number, $0.events, $0.byteCount) = (1, 5, 5) }
         queue.ended(
             .with { ($0.delivered, $0.byteCount, $0.shares, $0.more) = (5, 5, [delivered], true) }, at: 1000)
-        #expect(queue.state.byteCount == 1006)
-        for _ in 0..<5 { #expect(written(1)) }
-        #expect(!written(1))
+        #expect(queue.state.byteCount == 75)
+        #expect(!written(1) && written(6))
         // What was not reported is forgotten when nothing waits.
         #expect(queue.begins(at: 1000))
         queue.ended(.with { $0.delivered = 1 }, at: 1000)
         #expect(queue.state.waiting == 0 && queue.state.byteCount == 0 && queue.state.shares.isEmpty)
         #expect(written(1) && written(3))
-        let shares = Set((0..<10_000).map { HookQueue.share(of: "account-\($0)") })
+        let large = TestedQueue()
+        for byteCount in [3000, 1000] as [UInt32] {
+            #expect(large.written(at: 0, byteCountMax: 8000, share: 1, byteCount: byteCount))
+        }
+        #expect(!large.written(at: 0, byteCountMax: 8000, share: 1, byteCount: 1))
+        #expect(large.written(at: 0, byteCountMax: 8000, share: 2, byteCount: 1))
+        let shares = Set((0..<10_000).map { HookQueue.share(of: "account-\($0)", isAlarm: false) })
         #expect(shares == Set(1...UInt32(HookQueue.sharesMax)))
+        #expect(!shares.contains(HookQueue.share(of: "account-1", isAlarm: true)))
     }
 
     @Test("The last eighth of the places and of the bytes is for alarms")

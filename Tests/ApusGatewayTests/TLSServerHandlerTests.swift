@@ -61,6 +61,22 @@ struct TLSServerHandlerTests {
         }
     }
 
+    @Test("A record whose last byte comes alone is passed on in large parts, not byte by byte")
+    func lastByteAlone() async throws {
+        let bytes = Noise.bytes(16_384)
+        let readCount = Mutex(0)
+        try await TestEndpoint.with(before: { Slicer() }) { _, _ in
+            readCount.withLock { $0 += 1 }
+        } _: { endpoint in
+            let client = try await TestClient(endpoint)
+            client.send(bytes)
+            try await eventually("everything arrived") { endpoint.receivedCount >= bytes.readableBytes }
+            #expect(endpoint.seen.withLock { $0.received } == bytes)
+        }
+        let count = readCount.withLock { $0 }
+        #expect(count <= 8, "\(count) parts")
+    }
+
     // MARK: - The end
 
     @Test("A client's close_notify is answered with one before the end (RFC 8446 §6.1)", arguments: 0..<10)

@@ -18,15 +18,23 @@ import FoundationNetworking
 
 @Suite("HTTP listener", .timeLimit(.minutes(1)))
 struct HTTPListenerTests {
-    private final class Node: Sendable {
+    final class Node: Sendable {
+        private let requestTimeoutMax: Duration
+        private let requestsPerSecondEach: Int
         let healthy = Mutex(true)
         let drained = Mutex(0)
         /// Requests of the token "slow", which wait until they are cancelled.
         let waiting = Mutex(0)
         /// Those of them that were cancelled.
         let cancelled = Mutex(0)
+        /// Requests of the token "large", which are answered with 256 KiB.
+        let large = Mutex(0)
         /// The ids of requests about devices, in the order in which they came.
         let ids = Mutex<[String]>([])
+
+        init(requestTimeoutMax: Duration = .seconds(60), requestsPerSecondEach: Int = 5) {
+            (self.requestTimeoutMax, self.requestsPerSecondEach) = (requestTimeoutMax, requestsPerSecondEach)
+        }
 
         var sources: HTTPSources {
             HTTPSources(
@@ -76,10 +84,16 @@ struct HTTPListenerTests {
             }
             api.on(ClientListDevicesRequest.self) { [self] request, call throws(ApusError) in
                 note(call)
-                if call.session.access.rawValue == "slow" {
+                switch call.session.access.rawValue {
+                case "slow":
                     waiting.withLock { $0 += 1 }
                     try? await Task.sleep(for: .seconds(20))
                     if Task.isCancelled { cancelled.withLock { $0 += 1 } }
+                case "later": try? await Task.sleep(for: .seconds(1))
+                case "large":
+                    large.withLock { $0 += 1 }
+                    return .with { $0.nextPageToken = String(repeating: "a", count: 256 << 10) }
+                default: break
                 }
                 return .with { $0.nextPageToken = "\(request.account)/\(request.pageSize)/\(request.pageToken)" }
             }
@@ -92,13 +106,14 @@ struct HTTPListenerTests {
                 return ClientRevokeTokensResponse()
             }
             var bounds = ClientAPIConfiguration()
-            bounds.requestsPerSecondEach = 5
+            bounds.requestsPerSecondEach = requestsPerSecondEach
+            bounds.requestTimeoutMax = requestTimeoutMax
             return HTTPClients(
                 services: ClientServices(api, topics: nil, configuration: bounds, audit: AuditLog(log)),
                 session: { token throws(ApusError) in
                     switch token {
                     case "old": throw ApusError(.tokenExpired)
-                    case "good", "busy", "alone", "many", "slow", "operator": break
+                    case "good", "busy", "alone", "many", "slow", "later", "operator": break
                     default: throw ApusError(.tokenInvalid)
                     }
                     guard let access = AccessID(rawValue: token), let account = AccountID(rawValue: token) else {
@@ -123,15 +138,16 @@ struct HTTPListenerTests {
     }
 
     /// Serves on a free port of the loopback while `body` runs.
-    private func withListener(
-        _ node: Node = Node(), change: (inout HTTPConfiguration) -> Void = { _ in },
+    func withListener(
+        _ node: Node = Node(), sources: HTTPSources? = nil, change: (inout HTTPConfiguration) -> Void = { _ in },
         body: @Sendable (HostPort) async throws -> Void
     ) async throws {
         var configuration = HTTPConfiguration(bind: HostPort(host: "127.0.0.1", port: 0))
         change(&configuration)
         let (addresses, found) = AsyncStream.makeStream(of: HostPort.self)
         let listener = try HTTPListener(
-            configuration: configuration, sources: node.sources, group: MultiThreadedEventLoopGroup.singleton,
+            configuration: configuration, sources: sources ?? node.sources,
+            group: MultiThreadedEventLoopGroup.singleton,
             logger: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() }, onListening: { found.yield($0) })
         let group = ServiceGroup(services: [listener], logger: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() })
         try await withThrowingTaskGroup(of: Void.self) { tasks in
@@ -445,7 +461,7 @@ struct HTTPListenerTests {
     // MARK: Slow requests
 
     /// Connections that begin a request and do not end it.
-    private static func openHalf(_ count: Int, to address: HostPort) async throws -> [any Channel] {
+    static func openHalf(_ count: Int, to address: HostPort) async throws -> [any Channel] {
         let bootstrap = ClientBootstrap(group: MultiThreadedEventLoopGroup.singleton)
         var channels: [any Channel] = []
         for _ in 0..<count {
@@ -498,7 +514,7 @@ struct HTTPListenerTests {
         }
     }
 
-    private static func until(_ isReached: @Sendable () -> Bool) async throws {
+    static func until(_ isReached: @Sendable () -> Bool) async throws {
         let deadline = ContinuousClock.now + .seconds(5)
         while !isReached() {
             try #require(ContinuousClock.now < deadline, "not reached within 5 s")

@@ -193,6 +193,18 @@ struct IdentityActorFaultTests {
         #expect(await idles { _ = await code { _ = try await actor.inspect(inspection(account: "other")) } } == 0)
     }
 
+    @Test("An identity whose change may still be carried out stays in memory, although nothing uses it")
+    func inDoubt() async throws {
+        let (records, world) = (FailingRecords(isFailing: false), World())
+        _ = try await self.actor(World(), records: records).register(registration("a"))
+        let actor = self.actor(world, records: records)
+        let share = SessionRelate.with { ($0.account, $0.change, $0.other) = ("acme", .share, "guest") }
+        records.isUnsure.withLock { $0 = true }
+        #expect(await code { _ = try await actor.relate(share) } == .deadlineExceeded)
+        #expect(await code { _ = try await actor.inspect(inspection(account: "other")) } == .illegalRelation)
+        #expect(world.state.withLock { $0.idleCount } == 0)
+    }
+
     @Test("A device that its account reads stays in memory for a while, and one that others try to read does not")
     func read() async throws {
         let (records, world) = (MemoryRecordStore(), World())

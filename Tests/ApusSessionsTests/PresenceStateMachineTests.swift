@@ -133,12 +133,18 @@ struct PresenceStateMachineTests {
         _ = register(home, since: 5, on: &machine, wallSeconds: 1101)
         #expect(machine.handled(isKept: true, now: time(1200)).isEmpty)
         #expect(machine.tick(now: time(1610), wallSeconds: 1710).isEmpty)
-        #expect(
-            machine.unregister(home, isResumable: false, now: time(1650), wallSeconds: 1750) == [.idle])
+        #expect(machine.unregister(home, isResumable: false, now: time(1650), wallSeconds: 1750).isEmpty)
         #expect(machine.handled(isKept: true, now: time(1650)) == [.wake(at: time(2260))])
         // The last subscriber's node dies.
         #expect(machine.subscribe(app, now: time(1660)).isAccepted == true)
-        #expect(machine.nodeLost(Self.node[1], now: time(1661)) == [.idle])
+        #expect(machine.nodeLost(Self.node[1], now: time(1661)).isEmpty)
+        // A page that is opened and closed.
+        #expect(machine.subscribe(app, now: time(1662)).isAccepted == true)
+        #expect(machine.unsubscribe(app).isEmpty)
+        #expect(machine.handled(isKept: false, now: time(1663)).isEmpty)
+        #expect(machine.tick(now: time(2260), wallSeconds: 2360) == [.idle])
+        #expect(machine.subscribe(app, now: time(2300)).isAccepted == true)
+        #expect(machine.nodeLost(Self.node[1], now: time(2301)) == [.idle])
     }
 
     @Test("Subscribers are bounded, and the same place counts once (D13)")

@@ -3,6 +3,7 @@ import ApusPQ
 import ApusStorage
 import ApusTestKit
 import Foundation
+import Synchronization
 import Testing
 
 #if canImport(Glibc)
@@ -94,6 +95,16 @@ struct PostgresRecordStoreTests {
         await store.close()
     }
 
+    @Test("A record whose entries are damaged refuses its own steps with 10020, and no others")
+    func damagedEntries() async throws {
+        let url = try schema()
+        let store = try await open(url)
+        try await store.commit(write("bad", [1], entries: [("by", "x")]))
+        _ = try run(url, #"UPDATE records SET entries = '\xff'"#)
+        try await expectOnlyDamagedRefused(store)
+        await store.close()
+    }
+
     /// What the server does at the first commit of a record, before it makes it: a trigger that is put off to the
     /// commit.
     private func atFirstCommit(_ url: String, _ action: String) throws {
@@ -154,6 +165,53 @@ struct PostgresRecordStoreTests {
         try await store.commit(write("cam", [3]))
         #expect(try await store.records("things", [OrderedKey(.text("cam"))])[0]?.body == [3])
         await store.close()
+    }
+
+    @Test("Reads that wait for a stopped server are bounded (10007), can be cancelled (10006), and end with the store")
+    func waitingReads() async throws {
+        // A server of its own: the other tests go on.
+        let server = try PostgresServer()
+        let url = try server.url(schema: "waiting")
+        var limits = PostgresLimits()
+        (limits.timeout, limits.readerCountMax, limits.waitingReadCountMax) = (.seconds(1), 1, 8)
+        let store = try await PostgresRecordStore(url: url, cluster: testCluster, connections: limits)
+        _ = try await store.records("things", [])
+        let processes =
+            try run(url, "SELECT pid FROM pg_stat_activity WHERE datname = 'postgres'").rows
+            .compactMap { $0[0].flatMap { Int32($0) } } + [server.process]
+        for process in processes { kill(process, SIGSTOP) }
+        defer { withExtendedLifetime(server) { for process in processes { kill(process, SIGCONT) } } }
+
+        await withTaskGroup(of: ErrorCode?.self) { group in
+            for _ in 0..<20 {
+                group.addTask { await code { _ = try await store.records("things", [OrderedKey(.text("cam"))]) } }
+            }
+            // One is at the server, eight wait.
+            for _ in 0..<11 {
+                let refused: ErrorCode? = await group.next() ?? nil
+                #expect(refused == .overloaded)
+            }
+            group.cancelAll()
+            let others = await group.reduce(into: [ErrorCode?]()) { $0.append($1) }
+            let cancelledCount = others.count { $0 == .cancelled }
+            #expect(cancelledCount >= 7, "\(others)")
+        }
+
+        let start = MonotonicTime.now()
+        try await withThrowingTaskGroup(of: Void.self) { group in
+            for _ in 0..<8 {
+                group.addTask {
+                    let failure = await code { _ = try await store.records("things", [OrderedKey(.text("cam"))]) }
+                    // Reads that were cancelled keep their places until their turn.
+                    #expect(failure == .storageFailed || failure == .overloaded)
+                }
+            }
+            // All are asked by then.
+            try await Task.sleep(for: .milliseconds(300))
+            await store.close()
+            try await group.waitForAll()
+        }
+        #expect(MonotonicTime.now() - start < .seconds(8), "those that wait are not tried one after the other")
     }
 
     @Test("Another cluster's tables are refused with 10020, and a server without TLS where TLS is asked for with 10021")

@@ -20,6 +20,22 @@ func erase(_ key: String, epoch: Epoch = 1, if condition: RecordCondition = .any
         condition: condition)
 }
 
+/// Steps of one commit after the entries of the record "bad" were damaged: those that use it fail, and no others.
+func expectOnlyDamagedRefused(_ store: any RecordStore) async throws {
+    let outcomes = await store.commit([
+        RecordStep(write("before", [1])), RecordStep(write("bad", [2])),
+        RecordStep([write("part", [1]), write("bad", nil)]), RecordStep(write("after", [1])),
+    ])
+    try #require(outcomes.count == 4)
+    for made in [outcomes[0], outcomes[3]] { #expect(try made.get() == [1]) }
+    for refused in [outcomes[1], outcomes[2]] {
+        #expect(throws: ApusError(.stateForeign)) { try refused.get() }
+    }
+    let names = ["before", "bad", "part", "after"]
+    let found = try await store.records("things", names.map { OrderedKey(.text($0)) })
+    #expect(found.map { $0?.body } == [[1], [1], nil, [1]])
+}
+
 @Suite("What one commit writes (D16)")
 struct RecordBatchTests {
     @Test(

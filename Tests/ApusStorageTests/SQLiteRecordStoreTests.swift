@@ -192,6 +192,23 @@ struct SQLiteRecordStoreTests {
         #expect(error?.code == .stateForeign)
     }
 
+    @Test("A record whose entries are damaged refuses its own steps with 10020, and no others")
+    func damagedEntries() async throws {
+        let scratch = try Scratch(isInMemory: true)
+        let path = scratch.path + "/records.sqlite"
+        let store = try await open(path)
+        try await store.commit(write("bad", [1], entries: [("by", "x")]))
+        await store.close()
+        let queue = try DatabaseQueue(path: path)
+        try await queue.write { try $0.execute(sql: "UPDATE records SET entries = X'FF'") }
+        try queue.close()
+        let damaged = try await open(path)
+        try await expectOnlyDamagedRefused(damaged)
+        // Now the store has the record's head in its cache.
+        await #expect(throws: ApusError(.stateForeign)) { try await damaged.commit(write("bad", [2])) }
+        await damaged.close()
+    }
+
     @Test("Where the indexes of a collection change, the entries of all its records are made anew at the next opening")
     func newLayout() async throws {
         let scratch = try Scratch(isInMemory: true)

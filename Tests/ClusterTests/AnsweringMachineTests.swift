@@ -7,6 +7,7 @@ import ApusTestKit
 import Foundation
 import Logging
 import NIOCore
+import SwiftProtobuf
 import Synchronization
 import Testing
 
@@ -139,6 +140,7 @@ struct AnsweringMachineTests {
             try await other.session.setAnsweringMachine(of: DeviceID(unchecked: "bell"), isEnabled: true)
         }
         try await app.session.setGreeting(of: DeviceID(unchecked: "bell"), frames)
+        try await refuseSmallFrames(app, frames)
         let machine = try await app.session.answeringMachine(of: DeviceID(unchecked: "bell"))
         #expect(machine.isEnabled && (machine.greeting ?? .zero) > .seconds(1.5))
         // The device is away: its machine answers at once.
@@ -187,5 +189,81 @@ struct AnsweringMachineTests {
         _ = try await app.next(next) { $0.stage == .message }
         try await app.session.hangUpCall(next)
         #expect(try await app.session.callMessages(of: bellID).isEmpty, "a caller that says nothing leaves no message")
+    }
+
+    /// Small frames, of which 2 MiB could hold tens of thousands.
+    private func refuseSmallFrames(_ app: CallClient, _ frames: [MediaFrame]) async throws {
+        var small = try #require(frames.last)
+        small.payload = ByteBuffer(repeating: 0, count: 16)
+        let many = Array(frames.prefix(4)) + Array(repeating: small, count: 8_192)
+        await fails(.badParameter) { () throws(ApusError) in
+            try await app.session.setGreeting(of: DeviceID(unchecked: "bell"), many)
+        }
+    }
+
+    @Test("The machine of a called party without a client answers when nobody of the others accepts (CALL-4, CALL-6)")
+    func otherParty() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 31_430)
+        defer { cluster.down() }
+        let (bell, app) = try await CallClient.pair(cluster)
+        let gate = try await CallClient(cluster, 3, device: "gate").ready()
+        defer { for client in [bell, app] { client.close() } }
+        try await app.session.setAnsweringMachine(of: DeviceID(unchecked: "gate"), isEnabled: true)
+        gate.close()
+        try await Task.sleep(for: .seconds(1))
+        let targets = ["bell", "gate"].map { ClientSession.CallParty.device(DeviceID(unchecked: $0)) }
+        let call = try await app.start(targets, type: .oneToMany, timeout: .seconds(5)).id
+        _ = try await bell.next(call) { if case .ring = $0.stage { true } else { false } }
+        let notice = try await app.next(call) { $0.stage == .message }
+        #expect(notice.peer == .device(DeviceID(unchecked: "gate")))
+        #expect(try await bell.end(call)?.code == .callTimedOut)
+        try await app.session.hangUpCall(call)
+
+        let answered = try await app.start(targets, type: .oneToMany, timeout: .seconds(5)).id
+        _ = try await bell.next(answered) { if case .ring = $0.stage { true } else { false } }
+        try await bell.session.acceptCall(answered)
+        _ = try await app.next(answered) { $0.stage == .accepted }
+        try await app.session.hangUpCall(answered)
+        #expect(try await bell.end(answered)?.code == .peerHungUp)
+    }
+
+    /// The calls of a device that the client can list.
+    private static func callCount(_ client: CallClient, of device: DeviceID) async throws(ApusError) -> Int {
+        try await client.session.ask(ClientListCallsRequest.with { $0.device = device.rawValue }).calls.count
+    }
+
+    @Test("A device's next account sees no calls of the one before, and its machine does not answer for it (IV-B8)")
+    func nextAccount() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 31_460)
+        defer { cluster.down() }
+        let id = DeviceID(unchecked: "bell")
+        let (bell, app) = try await CallClient.pair(cluster)
+        let other = try await CallClient(cluster, 3, access: "other", account: "other").ready()
+        defer { for client in [bell, app, other] { client.close() } }
+        try await app.session.setAnsweringMachine(of: id, isEnabled: true, length: .seconds(40))
+        let call = try await app.ring(bell)
+        try await app.session.hangUpCall(call)
+        _ = try await bell.end(call)
+        try await eventually { () throws(ApusError) in
+            guard try await Self.callCount(app, of: id) == 1 else { throw ApusError(.noRoute) }
+        }
+        bell.close()
+        try await Task.sleep(for: .seconds(1))
+        try await app.session.transfer(id, to: AccountID(unchecked: "other"))
+        try await eventually { () throws(ApusError) in
+            guard try await Self.callCount(other, of: id) == 0 else { throw ApusError(.noRoute) }
+        }
+        #expect(try await !other.session.answeringMachine(of: id).isEnabled)
+        await fails(.targetOffline) { () throws(ApusError) in
+            _ = try await other.session.startCall(to: [.device(id)])
+        }
+        try await other.session.setAnsweringMachine(of: id, isEnabled: true)
+        #expect(try await other.session.answeringMachine(of: id).length != .seconds(40))
+        let message = try await other.start([.device(id)]).id
+        _ = try await other.next(message) { $0.stage == .message }
+        try await other.session.hangUpCall(message)
+        try await eventually { () throws(ApusError) in
+            guard try await Self.callCount(other, of: id) == 1 else { throw ApusError(.noRoute) }
+        }
     }
 }

@@ -114,4 +114,31 @@ struct CallPushTests {
         #expect(try await app.session.acceptCall(call).isAccepted)
         try await receiver.stop()
     }
+
+    @Test("An app whose token is revoked is not notified any more, and is no client that could be reached (IV-A6)")
+    func revoked() async throws {
+        let receiver = try await HTTPReceiver.start { _, _ in 200 }
+        let cluster = try Cluster(
+            nodes: 3, basePort: 31_400,
+            environment: ["APUS_PUSH_WEBHOOK_URL": "http://127.0.0.1:\(receiver.port)/push"])
+        defer { cluster.down() }
+        let bell = try await CallClient(cluster, 1, device: "bell").ready()
+        defer { bell.close() }
+        let phone = try await CallClient(cluster, 2, access: "phone").ready()
+        try await phone.session.registerPush(.webhook, token: "token-of-phone")
+        phone.close()
+        let call = try await bell.start([], type: .oneToMany).id
+        try await eventually("it is notified") { receiver.requests.contains { $0.body.contains(call) } }
+        try await bell.session.hangUpCall(call)
+        // Tokens of the same second would stay.
+        try await Task.sleep(for: .seconds(2))
+        let count = receiver.requests.count
+        #expect(try cluster.run("admin", "revoke", "--identity", "phone", "--account", "local").status == 0)
+        try await Task.sleep(for: .seconds(2))
+        await fails(.targetOffline) { () throws(ApusError) in
+            _ = try await bell.session.startCall(to: [], type: .oneToMany)
+        }
+        #expect(receiver.requests.count == count)
+        try await receiver.stop()
+    }
 }

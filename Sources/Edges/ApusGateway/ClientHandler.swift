@@ -180,7 +180,8 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     }
 
     private func admitted(_ result: Result<OpenedSession, ApusError>) {
-        guard context != nil else {
+        // The connection may have ended while the hello was checked. Nothing would release what it takes now.
+        guard !machine.isClosed else {
             if case .success(let opened) = result { gateway.service.sessions.close(opened.session, link: self) }
             return
         }

@@ -39,7 +39,7 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
             let bound = NIOLoopBound(deadline, eventLoop: channel.eventLoop)
             let upgraders = webSockets.map { [upgrader($0, deadline: bound)] } ?? []
             let upgrade = NIOTypedHTTPServerUpgradeConfiguration<Kind>(
-                upgraders: upgraders, notUpgradingCompletionHandler: { self.http($0, logger) })
+                upgraders: upgraders, notUpgradingCompletionHandler: { self.http($0, deadline: bound, logger) })
             var http = NIOUpgradableHTTPServerPipelineConfiguration<Kind>(upgradeConfiguration: upgrade)
             // The asynchronous channel pipelines requests, and Hummingbird answers errors.
             http.enablePipelining = false
@@ -62,11 +62,14 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
         }
     }
 
-    private func http(_ channel: any Channel, _ logger: Logger) -> EventLoopFuture<Kind> {
+    private func http(
+        _ channel: any Channel, deadline: NIOLoopBound<ConnectionDeadlineHandler>, _ logger: Logger
+    ) -> EventLoopFuture<Kind> {
         channel.eventLoop.makeCompletedFuture {
             let pipeline = channel.pipeline.syncOperations
             let departure = ClientDeparture(executor: executors.executor(of: channel.eventLoop))
             try pipeline.addHandler(ClientDepartureHandler(departure))
+            try pipeline.addHandler(RequestWatchHandler(deadline.value))
             try pipeline.addHandler(HTTP1ToHTTPServerCodec(secure: false))
             try pipeline.addHandler(HTTPConnectionStateHandler(logger: logger))
             return .http(
@@ -76,7 +79,7 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
     }
 
     private func upgrader(
-        _ webSockets: WebSockets, deadline: NIOLoopBound<any RemovableChannelHandler>
+        _ webSockets: WebSockets, deadline: NIOLoopBound<ConnectionDeadlineHandler>
     ) -> NIOTypedWebSocketServerUpgrader<Kind> {
         NIOTypedWebSocketServerUpgrader(
             maxFrameSize: configuration.bodyByteCountMax,

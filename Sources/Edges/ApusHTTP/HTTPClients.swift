@@ -11,17 +11,19 @@ package struct HTTPClients: Sendable {
     package var services: ClientServices
     /// The bearer of a token, as a session for one request. Throws 12001 and 12002.
     package var session: @Sendable (_ token: String) throws(ApusError) -> Session
-    /// Opens the session of a WebSocket; nil if this node has no sessions.
+    /// Nil if this node has no sessions.
     package var sessions: SessionService?
-    /// The welcome of a WebSocket's client.
-    package var welcome: @Sendable (OpenedSession) -> ClientWelcome
+    /// The sessions of WebSockets; nil if this node has none.
+    package var webSockets: (any WebSocketSessions)?
 
+    /// - Parameter welcome: the welcome of a WebSocket's client.
     package init(
         services: ClientServices, sessions: SessionService? = nil,
         session: @escaping @Sendable (_ token: String) throws(ApusError) -> Session,
         welcome: @escaping @Sendable (OpenedSession) -> ClientWelcome = { _ in ClientWelcome() }
     ) {
-        (self.services, self.sessions, self.session, self.welcome) = (services, sessions, session, welcome)
+        (self.services, self.sessions, self.session) = (services, sessions, session)
+        webSockets = sessions.map { NodeWebSocketSessions(sessions: $0, welcome: welcome) }
     }
 }
 

@@ -10,7 +10,8 @@ package struct HTTPConfiguration: Sendable {
     /// `key`.
     package var tls: HTTPCertificateFiles?
     /// The maximum number of connections, 2 or more. Further ones wait in the listener's backlog until another closes.
-    /// From fifteen sixteenths of them on, the connection with the oldest write is closed. Key `connections_max`.
+    /// From fifteen sixteenths of them on, the one that has waited longest for its client is closed. Key
+    /// `connections_max`.
     package var connectionsMax = 256
     /// The maximum number of WebSockets, in addition to these connections. Further ones are refused with 503. Key
     /// `websockets_max`.

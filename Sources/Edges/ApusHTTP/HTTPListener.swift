@@ -1,3 +1,4 @@
+import ApusClientAPI
 package import ApusCore
 import ApusListener
 import ApusTransport
@@ -52,7 +53,7 @@ package struct HTTPListener: Service {
         certificate = try configuration.tls.map { files throws(ApusError) in try HTTPCertificate(files) }
         self.onListening = onListening
         webSockets = sources.clients.flatMap { [executors] clients in
-            clients.sessions.map {
+            clients.webSockets.map {
                 WebSockets(
                     clients, sessions: $0, configuration: configuration, executors: executors, limited: limited)
             }
@@ -75,7 +76,8 @@ package struct HTTPListener: Service {
         let reserve = ReservedDescriptors(count: configuration.descriptorsReserved)
         let limited = limited
         let deadlines = ConnectionDeadlines(
-            connectionsMax: configuration.connectionsMax, timeout: configuration.requestTimeout)
+            connectionsMax: configuration.connectionsMax, timeout: configuration.requestTimeout,
+            requestTimeoutMax: sources.clients?.services.configuration.requestTimeoutMax ?? .zero)
         let application = Application(
             responder: HTTPRoutes(sources: sources, configuration: configuration, logger: logger, limited: limited)
                 .responder(),

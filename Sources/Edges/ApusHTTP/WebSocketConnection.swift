@@ -15,8 +15,11 @@ import Synchronization
 /// the texts.
 /// Concurrency model: confined to the channel's event loop. The methods of ``ClientLink`` and ``ClientConnection`` may
 /// be called from elsewhere and hop to it.
-final class WebSocketConnection: ChannelInboundHandler, @unchecked Sendable {  // SAFETY: confined to the event loop.
+final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
+    @unchecked Sendable  // SAFETY: confined to the event loop.
+{
     typealias InboundIn = WebSocketFrame
+    typealias OutboundIn = WebSocketFrame
     typealias OutboundOut = WebSocketFrame
 
     private enum State {
@@ -33,6 +36,10 @@ final class WebSocketConnection: ChannelInboundHandler, @unchecked Sendable {  /
     private var state = State.awaitingHello
     private var lastHeard = MonotonicTime.now()
     private var behindSince: MonotonicTime?
+    /// The number of bytes that were received while the client was behind with reading.
+    private var heardWhileBehind = 0
+    /// True if a read was requested and waits until the client has caught up.
+    private var isReadHeld = false
     private var timer: Scheduled<Void>?
     private var events: ClientEventQueue
     private let hasEnded = Atomic(false)
@@ -45,6 +52,8 @@ final class WebSocketConnection: ChannelInboundHandler, @unchecked Sendable {  /
     private static let silentPings = 3
     private static let slowReaderTimeout = Duration.seconds(10)
     private static let lookInterval = TimeAmount.seconds(1)
+    /// So much is still read from a client that does not read, so that it can unsubscribe and cancel.
+    private static let heardWhileBehindMax = 4 << 10
 
     init(_ service: WebSockets, channel: any Channel, executor: LoopTaskExecutor) {
         (self.service, self.channel, self.executor) = (service, channel, executor)
@@ -68,6 +77,15 @@ final class WebSocketConnection: ChannelInboundHandler, @unchecked Sendable {  /
         context.fireChannelInactive()
     }
 
+    func userInboundEventTriggered(context: ChannelHandlerContext, event: Any) {
+        // The client has closed its side without a goodbye. The listener allows half-closed connections.
+        if let event = event as? ChannelEvent, event == .inputClosed {
+            gone()
+            channel.close(promise: nil)
+        }
+        context.fireUserInboundEventTriggered(event)
+    }
+
     func errorCaught(context: ChannelHandlerContext, error: any Error) { close(ApusError(.malformed, "\(error)")) }
 
     func channelWritabilityChanged(context: ChannelHandlerContext) {
@@ -78,14 +96,35 @@ final class WebSocketConnection: ChannelInboundHandler, @unchecked Sendable {  /
             for topic in waiting.topics { service.clients.services.topics?.writable(self, topic) }
         }
         context.fireChannelWritabilityChanged()
+        if channel.isWritable { releaseRead(context) }
+    }
+
+    /// Stops reading from a client that sends and does not read: the answers would accumulate here. A closed connection
+    /// is read to its end.
+    func read(context: ChannelHandlerContext) {
+        if channel.isWritable || hasEnded.load(ordering: .acquiring) || heardWhileBehind < Self.heardWhileBehindMax {
+            context.read()
+        } else {
+            isReadHeld = true
+        }
+    }
+
+    private func releaseRead(_ context: ChannelHandlerContext) {
+        heardWhileBehind = 0
+        guard isReadHeld else { return }
+        isReadHeld = false
+        context.read()
     }
 
     func channelRead(context: ChannelHandlerContext, data: NIOAny) {
         let frame = unwrapInboundIn(data)
         lastHeard = .now()
+        // The smallest frame of a client has six bytes (RFC 6455 §5.2).
+        if !channel.isWritable { heardWhileBehind += frame.data.readableBytes + 6 }
         switch frame.opcode {
         case .text: received(frame.unmaskedData)
-        case .ping: write(.pong, frame.unmaskedData)
+        // RFC 6455 §5.5.3: a client that sends many pings need not get a pong for each.
+        case .ping: if channel.isWritable { write(.pong, frame.unmaskedData) }
         case .connectionClose: finish(code: .normalClosure)
         case .binary: close(ApusError(.malformed, "only text frames are supported"))
         default: break
@@ -142,14 +181,17 @@ final class WebSocketConnection: ChannelInboundHandler, @unchecked Sendable {  /
         }
     }
 
-    private func opened(_ result: Result<OpenedSession, ApusError>) {
+    private func opened(_ result: Result<OpenedWebSocket, ApusError>) {
         switch (result, state) {
         case (.failure(let error), _): close(error)
         case (.success(let opened), .opening):
+            guard service.admit(self, of: opened.session.account) else {
+                service.sessions.close(opened.session, link: self)
+                return close(ApusError(.tooManyConnections, "the account has reached its share of connections"))
+            }
             state = .open(opened.session)
             service.sessions.chosen(opened.session, link: self)
-            let welcome = service.clients.welcome(opened)
-            if let text = try? welcome.jsonString(options: clientJSON) { write("{\"welcome\":\(text)}") }
+            if let text = try? opened.welcome.jsonString(options: clientJSON) { write("{\"welcome\":\(text)}") }
         case (.success(let opened), _): service.sessions.close(opened.session, link: self)
         }
     }
@@ -208,7 +250,7 @@ final class WebSocketConnection: ChannelInboundHandler, @unchecked Sendable {  /
         case .awaitingHello, .opening:
             if now - since > Self.helloTimeout { return close(ApusError(.handshakeTimeout)) }
         case .open(let session):
-            if session.token.hasEnded(at: service.sessions.view.clock.wallSeconds()) {
+            if session.token.hasEnded(at: service.sessions.wallSeconds()) {
                 return close(ApusError(.tokenExpired))
             }
             if now - lastHeard > ping * Self.silentPings { return close(ApusError(.idleTimeout)) }
@@ -241,12 +283,18 @@ final class WebSocketConnection: ChannelInboundHandler, @unchecked Sendable {  /
         let state = state
         self.state = .closed
         guard !hasEnded.exchange(true, ordering: .acquiringAndReleasing) else { return }
+        if isReadHeld {
+            isReadHeld = false
+            channel.read()
+        }
         calls.closed()
+        var account: AccountID?
         if case .open(let session) = state {
+            account = session.account
             service.clients.services.ended(self)
             service.sessions.close(session, link: self)
         }
-        service.ended(self)
+        service.ended(self, of: account)
     }
 }
 

@@ -1,7 +1,6 @@
 import ApusClientAPI
 import ApusContract
 import ApusCore
-import ApusSessions
 import ApusTransport
 import CoreMetrics
 import Logging
@@ -14,15 +13,20 @@ import Synchronization
 /// Concurrency model: any thread; each connection is confined to its event loop.
 final class WebSockets: Sendable {
     let clients: HTTPClients
-    let sessions: SessionService
+    let sessions: any WebSocketSessions
     let configuration: HTTPConfiguration
     let limited: LogLimiter
     private let executors: LoopExecutors
-    private let open = Mutex<[ObjectIdentifier: WebSocketConnection]>([:])
+    private let state: Mutex<State>
     private let work: AsyncStream<Piece>
     private let workFeed: AsyncStream<Piece>.Continuation
     private let connections = Gauge(label: "apus_http_websockets")
     private let refused = Counter(label: "apus_http_websockets_refused_total")
+
+    private struct State {
+        var open: [ObjectIdentifier: WebSocketConnection] = [:]
+        var places: WebSocketPlaces<WebSocketConnection>
+    }
 
     private struct Piece: Sendable {
         let executor: LoopTaskExecutor
@@ -30,21 +34,22 @@ final class WebSockets: Sendable {
     }
 
     init(
-        _ clients: HTTPClients, sessions: SessionService, configuration: HTTPConfiguration, executors: LoopExecutors,
-        limited: LogLimiter
+        _ clients: HTTPClients, sessions: any WebSocketSessions, configuration: HTTPConfiguration,
+        executors: LoopExecutors, limited: LogLimiter
     ) {
         (self.clients, self.sessions, self.configuration) = (clients, sessions, configuration)
         (self.executors, self.limited) = (executors, limited)
+        state = Mutex(State(places: WebSocketPlaces(countMax: configuration.webSocketsMax)))
         // Bounded by the connections and their requests.
         (work, workFeed) = AsyncStream.makeStream()
     }
 
-    /// Returns false if the client would send its token in plain text, or there are too many WebSockets.
+    /// Returns false if the client would send its token in plain text, or there is no place for another client.
     func isAdmitted(_ channel: any Channel) -> Bool {
         let isEncrypted = (try? channel.pipeline.syncOperations.handler(type: NIOSSLServerHandler.self)) != nil
         let isNear = channel.remoteAddress.map(HTTPContext.isThisMachine) ?? false
         guard isEncrypted || isNear || configuration.isTokenTakenFromAnywhere,
-            open.withLock({ $0.count }) < configuration.webSocketsMax
+            !state.withLock({ $0.places.isFull })
         else {
             refused.increment()
             return false
@@ -55,18 +60,26 @@ final class WebSockets: Sendable {
     func connection(on channel: any Channel) throws -> WebSocketConnection {
         let connection = WebSocketConnection(
             self, channel: channel, executor: executors.executor(of: channel.eventLoop))
-        let count = open.withLock { open in
-            open[ObjectIdentifier(connection)] = connection
-            return open.count
+        let (count, closed) = state.withLock { state in
+            state.open[ObjectIdentifier(connection)] = connection
+            return (state.open.count, state.places.add(connection, at: .now()))
         }
         connections.record(count)
+        closed?.end(ApusError(.tooManyConnections, "too many connections wait for their hello"))
         return connection
     }
 
-    func ended(_ connection: WebSocketConnection) {
-        let count = open.withLock { open in
-            open[ObjectIdentifier(connection)] = nil
-            return open.count
+    /// Gives a connection a place of its client's account. Returns false if the account already has its share.
+    func admit(_ connection: WebSocketConnection, of account: AccountID) -> Bool {
+        state.withLock { $0.places.admit(connection, of: account) }
+    }
+
+    /// - Parameter account: the account that the connection was admitted for; nil if it was not.
+    func ended(_ connection: WebSocketConnection, of account: AccountID?) {
+        let count = state.withLock { state in
+            state.open[ObjectIdentifier(connection)] = nil
+            state.places.remove(connection, of: account)
+            return state.open.count
         }
         connections.record(count)
     }
@@ -85,7 +98,7 @@ final class WebSockets: Sendable {
 
     /// Shuts down: every client is asked to connect to another node.
     func close() {
-        for connection in open.withLock({ Array($0.values) }) { connection.end(ApusError(.shuttingDown)) }
+        for connection in state.withLock({ Array($0.open.values) }) { connection.end(ApusError(.shuttingDown)) }
         workFeed.finish()
     }
 }

@@ -35,9 +35,11 @@ private struct RelationObservers: RelationObserver {
     func record(of device: DeviceID) async -> DeviceRecord? { await events.record(of: device) }
 
     func related(_ device: DeviceID, _ change: DeviceRelationChange, before: DeviceRecord?) async {
+        // Anybody may ask for the end of a share that does not exist.
+        let isChange = before?.isChanged(by: change) ?? true
         switch change {
-        case .unbind, .transfer, .unshare: await commands.rightsChanged(of: device)
-        case .share(let share): if !share.control { await commands.rightsChanged(of: device) }
+        case .unbind, .transfer, .unshare: if isChange { await commands.rightsChanged(of: device) }
+        case .share(let share): if isChange, !share.control { await commands.rightsChanged(of: device) }
         case .bind, .assign, .disable: break
         }
         await events.related(device, change, before: before)

@@ -95,6 +95,10 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
         guard let machine = try await records.machine(party.name)?.body, machine.isEnabled else { return nil }
         let account = try await account(of: party)
         guard machine.isOf(account) else { return nil }
+        if machine.account.isEmpty, !account.isEmpty {
+            // An earlier release has set it. From now on it is this account's.
+            try await records.change(party.name, of: account) { _ in }
+        }
         guard try await !isFull(party, of: account) else {
             full.increment()
             return nil

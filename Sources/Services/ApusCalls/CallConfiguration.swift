@@ -29,9 +29,9 @@ package struct CallConfiguration: Sendable, Hashable {
     /// How long an ended call is kept at most, if its end or its parties are not confirmed.
     package var endedTimeMax: Duration = .seconds(120)
     /// How long an ended call is kept at most whose record cannot be written.
-    package var recordTimeMax: Duration = .seconds(6 * 3600)
-    /// The longest time after which such a record is tried again.
-    package var recordRetryMax: Duration = .seconds(30)
+    package var recordTimeMax: Duration = .seconds(2 * 3600)
+    /// The longest time after which such a record is tried again. Long enough for the call to leave memory meanwhile.
+    package var recordRetryMax: Duration = .seconds(300)
     /// How long the media channels are kept after a hang-up if the caller has asked for it (CALL-16).
     package var keepConnectTime: Duration = .seconds(60)
 

@@ -43,9 +43,11 @@ extension CommandService {
 
     /// Nil if the device is disabled: its commands wait until it is enabled.
     private func rights(to device: DeviceID) async throws(ApusError) -> CommandRights? {
-        guard let record = try await devices.record(of: device) else { return CommandRights() }
+        let readMs = view.clock.wallMilliseconds()
+        guard let record = try await devices.record(of: device) else { return .with { $0.readMs = readMs } }
         guard !record.isDisabled else { return nil }
         return CommandRights.with {
+            $0.readMs = readMs
             $0.controlling = record.shares.filter(\.control).map(\.account.rawValue)
             if let account = record.account { $0.controlling.append(account.rawValue) }
             $0.viewing = record.shares.filter { !$0.control }.map(\.account.rawValue)

@@ -128,11 +128,17 @@ extension CommandState {
         _ listener: CommandListener, _ configuration: CommandConfiguration, at now: Int64, _ effects: inout Effects
     ) {
         if !listeners.contains(listener) { listeners = listeners.suffix(Self.listenersMax - 1) + [listener] }
+        var isChecking = false
         for index in open.indices {
             // What was asked of an earlier owner may be lost with it.
             open[index].checkMs = 0
-            if open[index].isRepeated(at: now), isChecked(index, configuration, at: now, &effects) {
+            guard open[index].isRepeated(at: now) else { continue }
+            if isChecking {
+                askForRights(index, configuration, at: now, &effects)
+            } else if isChecked(index, configuration, at: now, &effects) {
                 effects.deliveries.append((listener, open[index]))
+            } else {
+                isChecking = true
             }
         }
         advance(configuration, at: now, &effects)
@@ -205,17 +211,23 @@ extension CommandState {
         ended.removeAll { now >= $0.changedMs + Int64(configuration.endedTime.milliseconds) }
         guard !listeners.isEmpty else { return }
         var sentCount = open.count { $0.status == .sent }
+        // What waits for a check keeps its place: later commands wait with it.
+        var isChecking = false
         for index in open.indices {
             guard open[index].checkMs == 0 else {
                 askForRights(index, configuration, at: now, &effects)
+                isChecking = true
                 continue
             }
             switch open[index].status {
-            case .queued where sentCount < configuration.sentMax && !isHeld(index): break
+            case .queued where sentCount < configuration.sentMax && !isHeld(index) && !isChecking: break
             case .sent where now >= open[index].resendMs(configuration): break
             default: continue
             }
-            guard isChecked(index, configuration, at: now, &effects) else { continue }
+            guard isChecked(index, configuration, at: now, &effects) else {
+                isChecking = true
+                continue
+            }
             if open[index].status == .queued {
                 sentCount += 1
                 set(index, .sent, at: now, &effects)

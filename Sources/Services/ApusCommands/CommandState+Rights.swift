@@ -16,9 +16,15 @@ extension CommandState {
     package mutating func apply(
         _ rights: CommandRights, _ configuration: CommandConfiguration, at now: Int64, _ effects: inout Effects
     ) {
+        let readMs = rights.readMs == 0 ? now : min(rights.readMs, now)
         var index = open.startIndex
         while index < open.endIndex {
             let entry = open[index]
+            guard entry.rightMs <= readMs || entry.rightMs > now else {
+                // It was accepted, and its right was checked, after these were read.
+                index += 1
+                continue
+            }
             guard entry.isAllowed(by: rights) else {
                 if entry.status == .acknowledged, entry.checkMs == 0 {
                     index += 1
@@ -29,8 +35,11 @@ extension CommandState {
                 }
                 continue
             }
-            (open[index].rightMs, open[index].checkMs) = (now, 0)
-            if entry.checkMs > 0, entry.isRepeated(at: now) { repeatNow(index, at: now, &effects) }
+            // Nothing changes for a command that does not wait for this.
+            if entry.checkMs > 0 || (!listeners.isEmpty && entry.isRightOld(configuration, at: now)) {
+                (open[index].rightMs, open[index].checkMs) = (readMs, 0)
+                if entry.checkMs > 0, entry.isRepeated(at: now) { repeatNow(index, at: now, &effects) }
+            }
             index += 1
         }
         advance(configuration, at: now, &effects)
@@ -53,8 +62,7 @@ extension CommandState {
         _ index: Int, _ configuration: CommandConfiguration, at now: Int64, _ effects: inout Effects
     ) -> Bool {
         let entry = open[index]
-        let isOld = now - entry.rightMs > Int64(configuration.rightTime.milliseconds)
-        guard isOld, !entry.account.isEmpty else { return true }
+        guard entry.isRightOld(configuration, at: now), !entry.account.isEmpty else { return true }
         askForRights(index, configuration, at: now, &effects)
         return false
     }
@@ -63,7 +71,9 @@ extension CommandState {
     mutating func askForRights(
         _ index: Int, _ configuration: CommandConfiguration, at now: Int64, _ effects: inout Effects
     ) {
-        guard open[index].checkMs == 0 || now >= open[index].checkAgainMs(configuration) else { return }
+        let checkMs = open[index].checkMs
+        // The clock may have been set back.
+        guard checkMs == 0 || checkMs > now || now >= open[index].checkAgainMs(configuration) else { return }
         open[index].checkMs = max(1, now)
         effects.needsRights = true
     }
@@ -73,6 +83,11 @@ extension CommandEntry {
     /// A node of an earlier release accepted it without an account: it is not checked.
     fileprivate func isAllowed(by rights: CommandRights) -> Bool {
         account.isEmpty || rights.controlling.contains(account) || (isRead && rights.viewing.contains(account))
+    }
+
+    /// The check of its sender's right was too long ago, or the clock was set back since.
+    fileprivate func isRightOld(_ configuration: CommandConfiguration, at now: Int64) -> Bool {
+        now - rightMs > Int64(configuration.rightTime.milliseconds) || rightMs > now
     }
 
     /// A new connection of the device receives it: the device may not know what it had acknowledged.

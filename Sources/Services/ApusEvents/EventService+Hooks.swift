@@ -127,7 +127,8 @@ extension EventService {
             let stored = HookStoredEvent.with {
                 ($0.customer, $0.hook, $0.timeMs, $0.number) = (customer, hook.hook, event.timeMs, event.number)
                 $0.json = Data(event.json(id: id).utf8)
-                $0.share = HookQueue.share(of: event.account.isEmpty ? event.device : event.account)
+                $0.share = HookQueue.share(
+                    of: event.account.isEmpty ? event.device : event.account, isAlarm: event.kind == .alarm)
             }
             try await records.write(stored)
             let reply = try await queue(hook.hook, of: customer).ask(

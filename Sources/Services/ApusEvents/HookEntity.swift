@@ -17,7 +17,7 @@ extension HookWritten: EntityMessage {
     typealias Reply = HookWrittenReply
     static var method: UInt16 { 0x0161 }
     package var isWithinBounds: Bool {
-        share <= UInt32(HookQueue.sharesMax) && HookKind.areNames(customer, hook)
+        share <= UInt32(HookQueue.shareNumberMax) && HookKind.areNames(customer, hook)
     }
 }
 
@@ -28,7 +28,7 @@ extension HookDelivered: EntityMessage {
     private static var eventsMax: UInt64 { 65_536 }
     package var isWithinBounds: Bool {
         delivered <= Self.eventsMax && expired <= Self.eventsMax && byteCount <= WireNumber.sequenceMax
-            && shares.count <= HookQueue.sharesMax
+            && shares.count <= HookQueue.shareNumberMax
     }
 }
 

@@ -4,8 +4,8 @@ import SwiftProtobuf
 
 /// The bounds of the events that wait for one hook.
 ///
-/// Of places and of bytes, one account has an eighth at most, so that nobody keeps the events of others out. Another
-/// eighth is for alarms only.
+/// Of places and of bytes, one account has an eighth, and more as long as as much again is free, so that nobody keeps
+/// the events of others out. The alarms of an account count by themselves. Another eighth is for alarms only.
 package struct HookBounds: Sendable, Hashable {
     package var countMax: Int
     package var byteCountMax: Int
@@ -42,14 +42,17 @@ extension HookQueue {
     static let retryDelay: Int64 = 500
     /// …up to this.
     static let retryDelayMax: Int64 = 60_000
-    /// The shares of accounts in a queue. More accounts than these have the same share as another one.
+    /// The shares of accounts in a queue, and as many again for their alarms. More accounts than these have the same
+    /// share as another one.
     package static let sharesMax = 256
+    /// The largest number of a share.
+    static let shareNumberMax = 2 * sharesMax
     /// The longest reason of a failure, in characters.
     private static let failureLengthMax = 256
 
-    /// The number of an account's share, from 1.
-    package static func share(of account: String) -> UInt32 {
-        UInt32(StableHash.hash(account) % UInt64(sharesMax)) + 1
+    /// The number of an account's share, from 1. Its other events do not keep its alarms out.
+    package static func share(of account: String, isAlarm: Bool) -> UInt32 {
+        UInt32(StableHash.hash(account) % UInt64(sharesMax)) + 1 + (isAlarm ? UInt32(sharesMax) : 0)
     }
 
     /// An event was written.
@@ -77,7 +80,10 @@ extension HookQueue {
         guard all.haveRoom(after: waiting, byteCount, for: event) else { return false }
         // One event of an account has room, whatever its size.
         guard let own = shares.first(where: { $0.number == event.share }) else { return true }
-        return bounds.ofOneAccount.haveRoom(after: own.events, own.byteCount, for: event)
+        var part = bounds.ofOneAccount
+        part.countMax = max(part.countMax, all.countMax - Int(clamping: waiting))
+        part.byteCountMax = max(part.byteCountMax, all.byteCountMax - Int(clamping: byteCount))
+        return part.haveRoom(after: own.events, own.byteCount, for: event)
     }
 
     private mutating func add(_ event: HookWritten) {

@@ -22,6 +22,8 @@ package actor IdentityActor {
     private var isChanging = false
     /// Until then the record is read for each message; nil if every change of it has ended with a known outcome.
     private var doubtUntil: MonotonicTime?
+    /// An alarm is set for the end of that time.
+    private var isDoubtTimed = false
     /// True if the registry may release the actor, as it was said last.
     private var isIdle = false
     /// A lost right is kept so much longer than grants are valid: nodes poll, and their clocks differ.
@@ -31,6 +33,7 @@ package actor IdentityActor {
     /// Errors that say that a change of the accounts was not carried out.
     private static let refusals: [ErrorCode] = [
         .targetUnknown, .illegalRelation, .boundToThisUser, .boundToOtherUser, .otherCustomer, .deviceDisabled,
+        .overloaded, .versionConflict,
     ]
     /// True once the memory of the identity's clients was read.
     private var isMemoryRead = false
@@ -217,7 +220,7 @@ package actor IdentityActor {
             case .release(let place): context.kick(place, .linkLost, nil, epoch)
             case .push(let presence, let places): context.push(address.key, presence, places, epoch)
             case .wake(let time): context.wake(self, time)
-            case .idle: setIdle(true)
+            case .idle: setIdle(!isInDoubt())
             }
         }
     }
@@ -225,8 +228,15 @@ package actor IdentityActor {
     /// Notes that a message ends. Nothing suspends between this and the message's end.
     private func handled(isKept: Bool) {
         if machine.isUsed { setIdle(false) }
+        if let doubtUntil, isInDoubt(), !isDoubtTimed {
+            isDoubtTimed = true
+            context.wake(self, doubtUntil)
+        }
         run(machine.handled(isKept: isKept, now: .now()))
     }
+
+    /// True while a change of the record may still be carried out. An actor that is released would not know of it.
+    private func isInDoubt() -> Bool { doubtUntil.map { MonotonicTime.now() < $0 } ?? false }
 
     private func setIdle(_ isIdle: Bool) {
         guard isIdle || self.isIdle else { return }
@@ -307,7 +317,7 @@ package actor IdentityActor {
     private func failed(_ error: ApusError) {
         guard !Self.refusals.contains(error.code) else { return }
         (record, isRecordRead) = (nil, false)
-        doubtUntil = MonotonicTime.now() + Self.doubtTime
+        (doubtUntil, isDoubtTimed) = (MonotonicTime.now() + Self.doubtTime, false)
         changeCount += 1
     }
 }

@@ -230,7 +230,7 @@ package struct PresenceStateMachine: Sendable {
         let count = subscribers.count
         subscribers.removeAll { $0.node == node }
         guard current?.places.contains(where: { $0.node == node }) == true else {
-            return subscribers.count < count ? idleIfUnused() : []
+            return subscribers.count < count ? quiet(now: now) : []
         }
         current?.places.removeAll { $0.node == node }
         guard current?.places.isEmpty == true else { return [] }
@@ -301,7 +301,7 @@ package struct PresenceStateMachine: Sendable {
         guard let since = current?.lostSince else { return quiet(now: now) }
         guard now - since >= configuration.grace else { return [.wake(at: since + configuration.grace)] }
         current = nil
-        return update(wallSeconds: wallSeconds) + idleIfUnused()
+        return update(wallSeconds: wallSeconds) + quiet(now: now)
     }
 
     private mutating func update(wallSeconds: Int64) -> [Action] {
@@ -311,5 +311,6 @@ package struct PresenceStateMachine: Sendable {
         return subscribers.isEmpty ? [] : [.push(presence, subscribers)]
     }
 
-    private func idleIfUnused() -> [Action] { isUsed ? [] : [.idle] }
+    /// Nothing while a quiet time runs, which ends with a call.
+    private func idleIfUnused() -> [Action] { isUsed || quietSince != nil ? [] : [.idle] }
 }

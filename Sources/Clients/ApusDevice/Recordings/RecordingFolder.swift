@@ -125,7 +125,8 @@ public final class RecordingFolder: RecordingStore {
             guard let length = try? FolderReader.length(ofFile: path) else {
                 return log.warning("A recording cannot be read", metadata: [LogKey.path: "\(path)"])
             }
-            file.end = start + length
+            // The times of a damaged file may be centuries apart.
+            file.end = start + min(length, Self.lengthMax)
             let last = self.path(of: source, file)
             guard rename(path, last) == 0 else {
                 return log.warning("A recording cannot be renamed", metadata: [LogKey.path: "\(path)"])

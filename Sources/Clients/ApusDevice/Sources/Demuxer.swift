@@ -190,7 +190,7 @@ final class Demuxer {
                 let data = packet.pointee.data, packet.pointee.size > 0
             else { continue }
             let base = stream.pointee.time_base
-            let duration = av_rescale_q(packet.pointee.duration, base, Self.microseconds)
+            let duration = Self.time(packet.pointee.duration, base) ?? 0
             let pts = Self.time(packet.pointee.pts, base)
             var dts = Self.time(packet.pointee.dts, base)
             // Matroska has no decode times, and libav has none for the first frame.
@@ -205,8 +205,10 @@ final class Demuxer {
         }
     }
 
+    /// A time in microseconds; nil if the packet has none, or one that no frame can have. libav passes on whatever a
+    /// damaged file says.
     private static func time(_ value: Int64, _ base: AVRational) -> Int64? {
-        value == APUS_AV_NOPTS ? nil : av_rescale_q(value, base, microseconds)
+        value == APUS_AV_NOPTS ? nil : MediaTimeline.plausible(av_rescale_q(value, base, microseconds))
     }
 
     /// Seeks to the start. Returns false if this input cannot.

@@ -1,8 +1,11 @@
+import ApusMedia
+
 /// Maps the times of an input to a time line that starts near 0 and never goes back, over loops, jumps and reconnects.
 /// All times are in microseconds.
 ///
 /// Cameras and files wrap, jump and restart their clocks. Receivers must not be affected (media pitfall 4: "non
-/// monotonically increasing dts" is the most common report). Pure value: no clock inside.
+/// monotonically increasing dts" is the most common report). A damaged file may have any times. Those that no input can
+/// have count as missing, and the time line stays within ``lineMax``, so no sum overflows. Pure value: no clock inside.
 package struct MediaTimeline: Sendable {
     /// A frame's position on the time line.
     package struct Place: Sendable, Equatable {
@@ -17,6 +20,11 @@ package struct MediaTimeline: Sendable {
 
     /// A larger step of a track's decode time is a jump of its clock, not a pause.
     package static let jumpMax: Int64 = 5_000_000
+    /// The largest time that is mapped, in either direction: 71 years. It leaves room below the largest time of a frame
+    /// (``MediaHeader/ptsMicrosecondsMax``).
+    package static let lineMax: Int64 = MediaHeader.ptsMicrosecondsMax / 2
+    /// A longer duration of a frame counts as 0: one day.
+    package static let durationMax: Int64 = 86_400_000_000
 
     private struct Track: Sendable {
         var lastInput: Int64?
@@ -36,17 +44,25 @@ package struct MediaTimeline: Sendable {
         tracks = Array(repeating: Track(), count: trackCount)
     }
 
+    /// A time of an input; nil if it is beyond the bounds of a frame, so the input is damaged.
+    package static func plausible(_ time: Int64?) -> Int64? {
+        guard let time, time.magnitude <= UInt64(MediaHeader.ptsMicrosecondsMax) else { return nil }
+        return time
+    }
+
+    private static func clamped(_ time: Int64) -> Int64 { min(max(time, -lineMax), lineMax) }
+
     /// Starts the input again right after the end of the time line: a file's next pass.
     ///
     /// - Parameter firstPts: the presentation time at which the input starts.
     package mutating func beginPass(firstPts: Int64) {
-        offset = end - firstPts
+        offset = end - (Self.plausible(firstPts) ?? 0)
         for index in tracks.indices { tracks[index].lastInput = nil }
     }
 
     /// Starts the input again after a gap: a camera that was away for a while.
     package mutating func resume(after gap: Int64) {
-        restart = end + max(gap, 0)
+        restart = Self.clamped(end + Self.clamped(max(gap, 0)))
         offset = nil
         for index in tracks.indices { tracks[index].lastInput = nil }
     }
@@ -56,24 +72,28 @@ package struct MediaTimeline: Sendable {
     package mutating func place(track index: Int, pts: Int64?, dts: Int64?, duration: Int64) -> Place {
         var track = tracks[index]
         defer { tracks[index] = track }
+        let (pts, dts) = (Self.plausible(pts), Self.plausible(dts))
         let input = dts ?? pts ?? (track.lastInput.map { $0 + track.duration } ?? 0)
-        let inputPts = pts ?? input
+        // A frame cannot say that it is shown so much later or earlier than it is decoded.
+        let inputPts = pts.flatMap { abs($0 - input) <= Self.delayMax ? $0 : nil } ?? input
         if offset == nil { offset = restart - inputPts }
         if let last = track.lastInput, abs(input - last) > Self.jumpMax, let lastLine = track.lastLine {
             offset = lastLine + max(track.duration, 1) - input
         }
         let base = offset ?? 0
+        let inputLine = Self.clamped(input + base)
         // Matroska has no decode times, and libav has none for the first frames after a seek. The frame's step from the
         // previous one is used instead, so that B frames keep their delay.
-        let line =
-            dts == nil ? min(input + base, (track.lastLine ?? input + base) + max(track.duration, 1)) : input + base
-        var place = Place(pts: inputPts + base, dts: line)
+        let line = dts == nil ? min(inputLine, (track.lastLine ?? inputLine) + max(track.duration, 1)) : inputLine
+        var place = Place(pts: Self.clamped(inputPts + base), dts: line)
         if let last = track.lastLine, place.dts <= last { place.dts = last + 1 }
         place.pts = max(place.pts, place.dts)
         track.lastInput = place.dts - base
         track.lastLine = place.dts
-        track.duration = duration
-        end = max(end, place.pts + max(duration, 0))
+        track.duration = (0...Self.durationMax).contains(duration) ? duration : 0
+        end = max(end, Self.clamped(place.pts + track.duration))
         return place
     }
+
+    private static let delayMax = Int64(MediaHeader.dtsDeltaMicrosecondsMax)
 }

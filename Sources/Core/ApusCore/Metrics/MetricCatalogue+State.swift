@@ -4,7 +4,7 @@ extension MetricCatalogue {
         .counter("apus_entities_activated_total", "entities", "Entities that were activated on this node."),
         .counter(
             "apus_entities_refused_total", "entities",
-            "Entities that were not activated because the node has `cluster.entities_max` of them (10007)."),
+            "Entities that were not activated because the node has as many as it may have, 200,000 (10007)."),
         .counter("apus_reminders_delivered_total", "reminders", "Reminders that their entities have carried out."),
         .counter("apus_reminders_failed_total", "deliveries", "Deliveries of reminders that failed and are retried."),
         .counter(

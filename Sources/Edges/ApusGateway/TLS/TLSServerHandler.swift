@@ -96,7 +96,11 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
         bytes.withUnsafeReadableBytes { ciphertext in
             session?.feed(ciphertext)
             if state == .handshaking { shakeHands(context: context) }
-            while state == .open, readRecord(context: context, byteCountMax: bytes.readableBytes) {}
+            var capacity = min(bytes.readableBytes, Self.recordByteCountMax)
+            while state == .open, let count = readRecord(context: context, capacity: capacity) {
+                // A full buffer: this is a record that began in an earlier read, whose size may be many times as large.
+                if count >= capacity { capacity = Self.recordByteCountMax }
+            }
             // Reading may have produced a reply, for example to a key update (RFC 8446 §4.6.3).
             if !isTicketHeld { sendPending() }
             session?.feed(UnsafeRawBufferPointer(start: nil, count: 0))
@@ -139,11 +143,10 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
         if isDone == nil { fail(context: context) }
     }
 
-    /// Passes on the content of one record, or a part of it. Returns false if there is no more.
-    /// A record's content is smaller than its ciphertext, so a buffer of the received size suffices, which is small for
-    /// most frames of audio.
-    private func readRecord(context: ChannelHandlerContext, byteCountMax: Int) -> Bool {
-        let capacity = min(byteCountMax, Self.recordByteCountMax)
+    /// Passes on the content of one record, or a part of it. Returns its byte count if there is more, otherwise nil.
+    /// A record's content is smaller than its ciphertext, so a buffer of the received size suffices for a record that
+    /// came in one read. It is small for most frames of audio.
+    private func readRecord(context: ChannelHandlerContext, capacity: Int) -> Int? {
         scratch.clear(minimumCapacity: capacity)
         var read = TLSSession.Read.failed
         scratch.writeWithUnsafeMutableBytes(minimumWritableBytes: capacity) { bytes in
@@ -152,20 +155,20 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
             return 0
         }
         switch read {
-        case .bytes:
+        case .bytes(let count):
             context.fireChannelRead(wrapInboundOut(scratch))
             // Another call of libssl without a result would cost as much as a small record.
-            return session?.hasMore ?? false
+            return session?.hasMore == true ? count : nil
         case .wantsMore:
-            return false
+            return nil
         case .ended:
             // RFC 8446 §6.1: the peer receives a close_notify before the connection closes.
             sayGoodbye(context: context)
             if channelWriteCount == 0 { closeNow(context: context, promise: nil) }
-            return false
+            return nil
         case .failed:
             fail(context: context)
-            return false
+            return nil
         }
     }
     /// RFC 8446 §5.1.

@@ -44,8 +44,7 @@ enum OnReceived {
 package final class EntityRegistry: Sendable {
     /// Limits of the registry.
     package struct Configuration: Sendable {
-        /// Active entities on this node. A message that needs one more is refused with 10007. Key
-        /// `cluster.entities_max`.
+        /// Active entities on this node. A message that needs one more is refused with 10007. It has no key.
         package var entityCountMax = 200_000
         /// The longest wait between two attempts of a call whose shard is moving.
         package var retryDelayMax = Duration.milliseconds(50)

@@ -1,5 +1,3 @@
-import ApusCore
-
 /// An entry of an index: the index, and the key under which the index has the record.
 package struct RecordEntry: Sendable, Hashable {
     package var index: String
@@ -16,14 +14,14 @@ package struct RecordEntry: Sendable, Hashable {
         return OrderedKey(parts).bytes
     }
 
-    /// - Throws: 10020 if the bytes are not entries.
-    static func decode(_ bytes: [UInt8], of id: RecordID) throws(ApusError) -> [Self] {
-        let parts = OrderedKey(stored: bytes).parts ?? [.bytes([])]
+    /// The entries of a record's row; nil if the bytes are not entries.
+    static func decode(_ bytes: [UInt8]) -> [Self]? {
+        guard let parts = OrderedKey(stored: bytes).parts else { return nil }
         var entries: [Self] = []
         for start in stride(from: 0, to: parts.count, by: 2) {
             guard start + 1 < parts.count, case .text(let index) = parts[start],
                 case .bytes(let value) = parts[start + 1]
-            else { throw ApusError(.stateForeign, "the entries of the record \(id) cannot be read: it is damaged") }
+            else { return nil }
             entries.append(Self(index: index, value: OrderedKey(stored: value)))
         }
         return entries

@@ -91,8 +91,8 @@ package struct RecordLockHolder: Sendable, Hashable {
 /// its epoch, and then reads.
 ///
 /// Errors: 10002 if a limit of ``RecordLimits`` or ``RecordStoreLimits`` is exceeded, 10003 if a newer release changed
-/// the collection's layout, 10006 if the task of a read was cancelled, 10007 if too much waits, 10013 as above, 10021
-/// if the storage cannot be used, 10030 if a condition does not hold.
+/// the collection's layout, 10006 if the task of a read was cancelled, 10007 if too much waits, 10013 as above, 10020
+/// if a record of the step is damaged, 10021 if the storage cannot be used, 10030 if a condition does not hold.
 ///
 /// Isolation: may be called from any task.
 package protocol RecordStore: Sendable {

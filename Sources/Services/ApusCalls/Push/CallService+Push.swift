@@ -81,7 +81,12 @@ extension CallService {
             for lane in pushes.lanes {
                 group.addTask {
                     for await push in lane {
-                        if push.over { self.pusher.cancel(id: push.id) } else { await self.push(push) }
+                        guard push.over else {
+                            await self.push(push)
+                            continue
+                        }
+                        self.pusher.cancel(id: push.id)
+                        self.pushes.ended(push)
                     }
                 }
             }
@@ -92,7 +97,7 @@ extension CallService {
     private func push(_ push: CallPush) async {
         while !Task.isCancelled {
             let left = push.ringEndMs - view.clock.wallMilliseconds()
-            guard left > 0 else { return }
+            guard left > 0, !pushes.isOver(push) else { return }
             do throws(ApusError) {
                 return try await send(push, within: .milliseconds(left))
             } catch {
@@ -106,7 +111,9 @@ extension CallService {
     private func send(_ push: CallPush, within time: Duration) async throws(ApusError) {
         guard let stored = try await records.push(account: push.party.id, access: push.endpoint) else { return }
         guard !isRevoked(stored) else {
-            return try await records.unregister(account: stored.account, access: stored.access)
+            // If that fails, the next call tries it again.
+            _ = try? await records.unregister(account: stored.account, access: stored.access)
+            return
         }
         let registration = try PushRegistration(provider: stored.provider, token: stored.token, topic: stored.topic)
         let content = CallPushContent(

@@ -614,6 +614,9 @@ package nonisolated struct CommandRights: Sendable {
   /// May only read values of the device.
   package var viewing: [String] = []
 
+  /// When this was read, in Unix milliseconds; 0: now.
+  package var readMs: Int64 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -1668,7 +1671,7 @@ nonisolated extension CommandCancel: SwiftProtobuf.Message, SwiftProtobuf._Messa
 
 nonisolated extension CommandRights: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Rights"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}controlling\0\u{1}viewing\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}controlling\0\u{1}viewing\0\u{3}read_ms\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1678,6 +1681,7 @@ nonisolated extension CommandRights: SwiftProtobuf.Message, SwiftProtobuf._Messa
       switch fieldNumber {
       case 1: try { try decoder.decodeRepeatedStringField(value: &self.controlling) }()
       case 2: try { try decoder.decodeRepeatedStringField(value: &self.viewing) }()
+      case 3: try { try decoder.decodeSingularInt64Field(value: &self.readMs) }()
       default: break
       }
     }
@@ -1690,12 +1694,16 @@ nonisolated extension CommandRights: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if !self.viewing.isEmpty {
       try visitor.visitRepeatedStringField(value: self.viewing, fieldNumber: 2)
     }
+    if self.readMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.readMs, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: CommandRights, rhs: CommandRights) -> Bool {
     if lhs.controlling != rhs.controlling {return false}
     if lhs.viewing != rhs.viewing {return false}
+    if lhs.readMs != rhs.readMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

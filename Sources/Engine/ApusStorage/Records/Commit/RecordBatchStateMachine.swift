@@ -17,6 +17,8 @@ struct RecordBatchStateMachine {
         var entries: [RecordEntry]
         /// The size of its body.
         var byteCount = 0
+        /// The row's entries cannot be read. Steps that use the record are refused: its old entries would stay.
+        var isDamaged = false
     }
 
     /// A record to store. The body is nil if the record is removed.
@@ -118,6 +120,9 @@ struct RecordBatchStateMachine {
     }
 
     private func refusal(of write: RecordWrite, _ head: Head?) -> ApusError? {
+        if let head, head.isDamaged {
+            return ApusError(.stateForeign, "the entries of the record \(write.id) cannot be read: it is damaged")
+        }
         if let head, !write.fence.mayReplace(head.fence) {
             return ApusError(
                 .staleEpoch, "the record \(write.id) was written under \(head.fence), not \(write.fence)")

@@ -9,6 +9,8 @@ package struct PostgresLimits: Sendable, Equatable {
     package var timeout: Duration = .seconds(5)
     /// The number of connections for reads.
     package var readerCountMax = 4
+    /// Reads that wait for one of these connections. A further one is refused with 10007.
+    package var waitingReadCountMax = 1024
     /// Attempts of one commit. If two commits create the same record at once, one is repeated.
     package var attemptCountMax = 4
 
@@ -63,6 +65,7 @@ package final class PostgresRecordStore: RecordStore {
     package func lockHolder() async -> RecordLockHolder? { nil }
 
     package func close() async {
+        for reader in readers { reader.refuseWork() }
         await commits.close()
         for worker in readers + [writer] { await worker.close() }
     }
@@ -84,22 +87,66 @@ final class PostgresWorker: Sendable {
         case closed
     }
 
+    /// What waits in the queue.
+    private struct Backlog {
+        var count = 0
+        var isClosed = false
+    }
+
     private let url: String
     private let limits: PostgresLimits
     private let queue = DispatchQueue(label: "apus.postgresql")
     private let state = Mutex(State.disconnected)
+    /// Apart from `state`, which is held while the connection works.
+    private let backlog = Mutex(Backlog())
 
     init(url: String, limits: PostgresLimits) { (self.url, self.limits) = (url, limits) }
 
     /// Runs an operation that may be repeated: once more, on a new connection, if the old one is broken.
+    ///
+    /// - Throws: 10006 if the task is cancelled before the operation begins, 10007 if too many wait, 10021.
     func run<Value: Sendable>(
         _ body: @escaping @Sendable (PostgresSession) throws -> Value
     ) async throws(ApusError) -> Value {
-        let outcome = await withCheckedContinuation { (waiter: CheckedContinuation<Result<Value, ApusError>, Never>) in
-            queue.async { [self] in waiter.resume(returning: attempt(body, until: { _ in true })) }
+        try enter()
+        let turn = PostgresTurn<Value>()
+        let outcome: Result<Value, ApusError> = await withTaskCancellationHandler {
+            await withCheckedContinuation { waiter in
+                turn.wait(waiter)
+                queue.async { [self] in
+                    let isClosed = leave()
+                    guard let waiter = turn.begin() else { return }
+                    waiter.resume(returning: isClosed ? .failure(Self.closed) : attempt(body, until: { _ in true }))
+                }
+            }
+        } onCancel: {
+            turn.cancel()
         }
         return try outcome.get()
     }
+
+    /// Takes a place in the queue.
+    private func enter() throws(ApusError) {
+        let refusal = backlog.withLock { backlog -> ApusError? in
+            if backlog.isClosed { return Self.closed }
+            guard backlog.count < limits.waitingReadCountMax else {
+                return ApusError(.overloaded, "too many reads wait for PostgreSQL")
+            }
+            backlog.count += 1
+            return nil
+        }
+        if let refusal { throw refusal }
+    }
+
+    /// Gives back the place. Returns true if the work is no longer wanted.
+    private func leave() -> Bool {
+        backlog.withLock { backlog -> Bool in
+            backlog.count -= 1
+            return backlog.isClosed
+        }
+    }
+
+    private static var closed: ApusError { ApusError(.storageFailed, "the record store was closed") }
 
     /// Runs one transaction, on this thread. It is repeated if it failed before its commit was requested.
     func transaction<Value: Sendable>(
@@ -123,7 +170,12 @@ final class PostgresWorker: Sendable {
         return try outcome.get()
     }
 
+    /// Ends the operations that wait, and refuses further ones.
+    func refuseWork() { backlog.withLock { $0.isClosed = true } }
+
+    /// As ``refuseWork()``, and waits until the operation in progress has ended.
     func close() async {
+        refuseWork()
         await withCheckedContinuation { (waiter: CheckedContinuation<Void, Never>) in
             queue.async { [self] in
                 state.withLock { $0 = .closed }
@@ -160,7 +212,7 @@ final class PostgresWorker: Sendable {
         try state.withLock { state in
             let connection: PostgresConnection
             switch state {
-            case .closed: throw ApusError(.storageFailed, "the record store was closed")
+            case .closed: throw Self.closed
             case .connected(let open): connection = open
             case .disconnected:
                 connection = try PostgresConnection(url: url, until: .now() + limits.timeout)
@@ -176,6 +228,40 @@ final class PostgresWorker: Sendable {
             }
         }
     }
+}
+
+/// The caller of one operation that waits in a queue. It is answered once: by the operation, or by its cancellation.
+private final class PostgresTurn<Value: Sendable>: Sendable {
+    typealias Waiter = CheckedContinuation<Result<Value, ApusError>, Never>
+
+    private enum State {
+        case new
+        case waiting(Waiter)
+        case ended
+    }
+
+    private let state = Mutex(State.new)
+
+    func wait(_ waiter: Waiter) {
+        let isCancelled = state.withLock { state -> Bool in
+            if case .ended = state { return true }
+            state = .waiting(waiter)
+            return false
+        }
+        if isCancelled { waiter.resume(returning: .failure(ApusError(.cancelled))) }
+    }
+
+    /// The caller, which the operation must answer; nil if it was cancelled.
+    func begin() -> Waiter? {
+        state.withLock { state -> Waiter? in
+            defer { state = .ended }
+            if case .waiting(let waiter) = state { return waiter }
+            return nil
+        }
+    }
+
+    /// Answers the caller with 10006, unless the operation has begun.
+    func cancel() { begin()?.resume(returning: .failure(ApusError(.cancelled))) }
 }
 
 extension PostgresFailure {

@@ -72,7 +72,7 @@ enum PostgresTables {
             var changes: [RecordBatchStateMachine.Change] = []
             for (record, id) in zip(page.records, ids) {
                 guard var head = heads[id] else { continue }
-                head.entries = []
+                (head.entries, head.isDamaged) = ([], false)
                 var row = RecordBatchStateMachine.Row(head: head, body: record.body)
                 row.head.entries = try collection.entries(record)
                 changes.append(RecordBatchStateMachine.Change(id: id, before: head, after: row))
@@ -196,10 +196,11 @@ enum PostgresTables {
         var heads: [RecordID: RecordBatchStateMachine.Head] = [:]
         for row in result.rows {
             let id = RecordID(try text(row, 0), OrderedKey(stored: try bytes(row, 1)))
+            let entries = RecordEntry.decode(try bytes(row, 5))
             heads[id] = RecordBatchStateMachine.Head(
                 version: UInt64(bitPattern: try number(row, 2)), fence: try fence(row, 3),
-                isRemoved: try text(row, 6) == "t", entries: try RecordEntry.decode(try bytes(row, 5), of: id),
-                byteCount: Int(try number(row, 7)))
+                isRemoved: try text(row, 6) == "t", entries: entries ?? [], byteCount: Int(try number(row, 7)),
+                isDamaged: entries == nil)
         }
         return heads
     }

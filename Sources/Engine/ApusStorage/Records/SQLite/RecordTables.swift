@@ -64,10 +64,11 @@ enum RecordTables {
                 WHERE collection = ? AND key = ?
                 """)
         guard let row = try Row.fetchOne(statement, arguments: [id.collection, Data(id.key.bytes)]) else { return nil }
-        let entries: Data = row[3]
+        let bytes: Data = row[3]
+        let entries = RecordEntry.decode([UInt8](bytes))
         return RecordBatchStateMachine.Head(
-            version: version(row, 0), fence: fence(row, 1), isRemoved: row[4],
-            entries: try RecordEntry.decode([UInt8](entries), of: id), byteCount: row[5] ?? 0)
+            version: version(row, 0), fence: fence(row, 1), isRemoved: row[4], entries: entries ?? [],
+            byteCount: row[5] ?? 0, isDamaged: entries == nil)
     }
 
     private static func make(_ change: RecordBatchStateMachine.Change, _ database: Database) throws {
@@ -214,7 +215,7 @@ enum RecordTables {
             for record in page.records {
                 let id = RecordID(collection.name, record.key)
                 guard var head = try head(id, database) else { continue }
-                head.entries = []
+                (head.entries, head.isDamaged) = ([], false)
                 var row = RecordBatchStateMachine.Row(head: head, body: record.body)
                 row.head.entries = try collection.entries(record)
                 try make(RecordBatchStateMachine.Change(id: id, before: head, after: row), database)

@@ -1,0 +1,42 @@
+import ApusCluster
+package import ApusContract
+package import ApusCore
+package import ApusSessions
+
+/// A session that a WebSocket has opened.
+package struct OpenedWebSocket: Sendable {
+    package var session: Session
+    package var welcome: ClientWelcome
+
+    package init(session: Session, welcome: ClientWelcome) { (self.session, self.welcome) = (session, welcome) }
+}
+
+/// The sessions of WebSockets. A port, so that tests need no cluster.
+///
+/// Isolation: called from any thread.
+package protocol WebSocketSessions: Sendable {
+    /// Opens the session of a client's hello.
+    func open(_ hello: ClientHello, link: any ClientLink) async -> Result<OpenedWebSocket, ApusError>
+    /// Notes that the client chose this socket of its session.
+    func chosen(_ session: Session, link: any ClientLink)
+    /// Removes a closed socket.
+    func close(_ session: Session, link: any ClientLink)
+    /// The cluster's time, in Unix seconds.
+    func wallSeconds() -> Int64
+}
+
+/// The sessions of this node.
+struct NodeWebSocketSessions: WebSocketSessions {
+    let sessions: SessionService
+    let welcome: @Sendable (OpenedSession) -> ClientWelcome
+
+    func open(_ hello: ClientHello, link: any ClientLink) async -> Result<OpenedWebSocket, ApusError> {
+        await sessions.open(hello, link: link).map { OpenedWebSocket(session: $0.session, welcome: welcome($0)) }
+    }
+
+    func chosen(_ session: Session, link: any ClientLink) { sessions.chosen(session, link: link) }
+
+    func close(_ session: Session, link: any ClientLink) { sessions.close(session, link: link) }
+
+    func wallSeconds() -> Int64 { sessions.view.clock.wallSeconds() }
+}

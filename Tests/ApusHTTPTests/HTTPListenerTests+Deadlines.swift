@@ -1,0 +1,70 @@
+import ApusCore
+import ApusHTTP
+import NIOCore
+import Synchronization
+import Testing
+
+extension HTTPListenerTests {
+    private static func request(_ token: String) -> ByteBuffer {
+        ByteBuffer(string: "GET /v1/devices HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer \(token)\r\n\r\n")
+    }
+
+    private static func answerCount(_ received: Received) -> Int {
+        received.text.split(separator: "HTTP/1.1 200").count
+    }
+
+    @Test("A request that takes longer than http.request_timeout is answered, however old the last answer is")
+    func longRequest() async throws {
+        try await withListener(change: { $0.requestTimeout = .milliseconds(500) }) { address in
+            let (channel, received) = try await Received.connect(address)
+            try await channel.writeAndFlush(Self.request("good")).get()
+            try await Self.until { received.contains("nextPageToken") }
+            try await Task.sleep(for: .milliseconds(300))
+            try await channel.writeAndFlush(Self.request("later")).get()
+            try await Self.until { Self.answerCount(received) == 2 || !channel.isActive }
+            #expect(Self.answerCount(received) == 2, "\(received.text)")
+            // Now it is idle.
+            let began = ContinuousClock.now
+            try await Self.until { !channel.isActive }
+            #expect(ContinuousClock.now - began < .seconds(2))
+        }
+    }
+
+    @Test("Requests that are sent at once are all answered, though together they take longer than http.request_timeout")
+    func pipelinedRequests() async throws {
+        try await withListener(change: { $0.requestTimeout = .milliseconds(500) }) { address in
+            let (channel, received) = try await Received.connect(address)
+            for token in ["good", "later", "later"] { channel.write(Self.request(token), promise: nil) }
+            channel.flush()
+            try await Self.until { Self.answerCount(received) == 3 || !channel.isActive }
+            #expect(Self.answerCount(received) == 3, "\(received.text)")
+            try await Self.until { !channel.isActive }
+        }
+    }
+
+    @Test("A request that does not end is closed after api.request_timeout_max and http.request_timeout")
+    func endlessRequest() async throws {
+        let node = Node(requestTimeoutMax: .milliseconds(700))
+        try await withListener(node, change: { $0.requestTimeout = .milliseconds(300) }) { address in
+            let began = ContinuousClock.now
+            let (channel, _) = try await Received.connect(address)
+            try await channel.writeAndFlush(Self.request("slow")).get()
+            try await Self.until { !channel.isActive }
+            #expect(ContinuousClock.now - began > .milliseconds(900))
+            try await Self.until { node.cancelled.withLock { $0 } == 1 }
+        }
+    }
+
+    @Test("A connection whose request is carried out is not closed for another")
+    func runningRequestStays() async throws {
+        try await withListener(change: { $0.connectionsMax = 16 }) { address in
+            let (channel, received) = try await Received.connect(address)
+            try await channel.writeAndFlush(Self.request("later")).get()
+            try await Task.sleep(for: .milliseconds(100))
+            let others = try await Self.openHalf(30, to: address)
+            try await Self.until { Self.answerCount(received) == 1 || !channel.isActive }
+            #expect(Self.answerCount(received) == 1, "\(received.text)")
+            for other in others + [channel] { try? await other.close() }
+        }
+    }
+}
