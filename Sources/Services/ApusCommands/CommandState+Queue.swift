@@ -275,7 +275,8 @@ extension CommandState {
         entry.finish(status, failure, answer: answer, at: now)
         entry.isAssumed = isAssumed
         effects.note(entry)
-        entry.waiters = []
+        // Nobody sends it again.
+        (entry.waiters, entry.rightMs, entry.checkMs) = ([], 0, 0)
         ended.append(entry)
         trim()
         return entry
