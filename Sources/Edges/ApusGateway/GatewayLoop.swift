@@ -1,6 +1,7 @@
 import ApusChannels
 import ApusCluster
 import ApusCore
+import ApusListener
 import ApusSessions
 import ApusTLS
 import ApusTransport

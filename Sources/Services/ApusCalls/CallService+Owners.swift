@@ -54,7 +54,11 @@ extension CallService {
         }
         order.called = try called(request, call)
         let id = try order.id()
-        let view = try await atOwner(of: id, order, call) { order throws(ApusError) in try await place(order) }
+        let view = try await atOwner(of: id, order, call) { order, isLost throws(ApusError) in
+            var order = order
+            if isLost { order.again = true }
+            return try await place(order)
+        }
         placed.increment()
         return ClientCallInfo(id, view)
     }
@@ -76,25 +80,30 @@ extension CallService {
             return ClientCallInfo(id, try await ref(id).ask(report, timeout: try call.timeLeft()))
         }
         let message = CallAccept.with { ($0.call, $0.report) = (id.rawValue, report) }
-        let view = try await atOwner(of: id, message, call) { message throws(ApusError) in try await accept(message) }
+        let view = try await atOwner(of: id, message, call) { message, _ throws(ApusError) in
+            try await accept(message)
+        }
         return ClientCallInfo(id, view)
     }
 
     /// Sends the request to the node of the call's owner. Carries it out here if that is this node, or if its answer is
     /// lost: both requests can be repeated.
+    ///
+    /// - Parameter here: with true if the owner may have carried it out.
     private func atOwner<M: CallOwnerMessage>(
-        of id: CallID, _ message: M, _ call: ClientCall, here: (M) async throws(ApusError) -> CallLegView
+        of id: CallID, _ message: M, _ call: ClientCall, here: (M, Bool) async throws(ApusError) -> CallLegView
     ) async throws(ApusError) -> CallLegView where M.Reply == CallLegView {
         var message = message
         let left = try call.timeLeft()
         message.leftMs = Int64(left.milliseconds)
+        let isLost: Bool
         switch try await entities.askOwner(of: try id.address().shard, message, timeout: left) {
         case .reply(let view): return view
-        case .isHere: break
-        case .isLost: message.again = true
+        case .isHere: isLost = false
+        case .isLost: isLost = true
         }
         message.leftMs = Int64(try call.timeLeft().milliseconds)
-        return try await here(message)
+        return try await here(message, isLost)
     }
 
     /// The number in the session id that the client has chosen; nil if it leaves that to the cluster.
@@ -241,8 +250,6 @@ extension CallService {
 private protocol CallOwnerMessage: NodeMessage {
     /// Until the request ends.
     var leftMs: Int64 { get set }
-    /// An earlier message may have been carried out.
-    var again: Bool { get set }
 }
 
 extension CallOrder: CallOwnerMessage {
@@ -261,13 +268,7 @@ extension CallOrder: CallOwnerMessage {
     }
 }
 
-extension CallAccept: CallOwnerMessage {
-    /// A repeated accept has no further effect.
-    fileprivate var again: Bool {
-        get { false }
-        set {}
-    }
-}
+extension CallAccept: CallOwnerMessage {}
 
 extension CallReport {
     fileprivate init(_ kind: CallEventKind, by sender: CallSender) {

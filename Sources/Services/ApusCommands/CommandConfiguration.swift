@@ -39,7 +39,7 @@ package struct CommandConfiguration: Sendable, Hashable {
     /// (`replication.state_bytes_max`).
     package var live: CommandConfiguration {
         var live = self
-        live.openByteCountMax = min(openByteCountMax, 24 << 10)
+        live.openByteCountMax = min(openByteCountMax, 25 << 10)
         live.endedTime = min(endedTime, .seconds(600))
         live.endedMax = min(endedMax, 8)
         live.rightTime = .seconds(5)

@@ -154,11 +154,7 @@ package final class EntityTurn<Content: EntityContent> {
         call.request = scope.call.request?.derived(askCount)
         askCount += 1
         var left = timeout
-        if let deadline = scope.deadline {
-            let now = MonotonicTime.now()
-            guard now < deadline else { throw ApusError(.deadlineExceeded) }
-            left = min(left, deadline - now)
-        }
+        if let deadline = scope.deadline { left = min(left, try deadline.timeLeft()) }
         return try await registry.ref(EntityCell<Target>.self, target).ask(message, timeout: left, call: call)
     }
 }

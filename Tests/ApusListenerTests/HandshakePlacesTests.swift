@@ -1,10 +1,10 @@
 import ApusCore
-import ApusGateway
+import ApusListener
 import Testing
 
 @Suite("The places of unauthenticated connections (D13)")
 struct HandshakePlacesTests {
-    private final class Connection {
+    private final class Connection: Sendable {
         let number: Int
         init(_ number: Int) { self.number = number }
     }

@@ -1,6 +1,7 @@
 package import ApusCore
 
-/// The unauthenticated connections of an event loop. If there are too many, an old one is closed for a new one (D13).
+/// The unauthenticated connections of a listener, or of one of its event loops (D13). If there are too many, an old one
+/// is closed for a new one.
 ///
 /// Half of the places are kept for ``keepTime`` by the connections that have them. After the death of a node, its
 /// thousands of clients connect to the others at once. If each new connection closed the oldest one, it would close the
@@ -10,8 +11,8 @@ package import ApusCore
 /// places, and cannot keep others out of this half.
 ///
 /// Pure value.
-package struct HandshakePlaces<Connection: AnyObject> {
-    private struct Entry {
+package struct HandshakePlaces<Connection: AnyObject & Sendable>: Sendable {
+    private struct Entry: Sendable {
         var connection: Connection
         var since: MonotonicTime
         /// It has one of the kept places.
