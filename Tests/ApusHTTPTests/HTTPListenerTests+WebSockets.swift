@@ -32,13 +32,15 @@ extension HTTPListenerTests {
         try await withListener(node, sources: sources, change: { $0.webSocketsMax = max }, body: body)
     }
 
+    private static func upgrade(version: Int = 13) -> String {
+        "GET /v1/ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            + "Sec-WebSocket-Version: \(version)\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    }
+
     /// A WebSocket that has not sent its hello.
     private static func open(_ address: HostPort) async throws -> (channel: any Channel, received: Received) {
         let (channel, received) = try await Received.connect(address)
-        let upgrade =
-            "GET /v1/ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            + "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-        try await channel.writeAndFlush(ByteBuffer(string: upgrade)).get()
+        try await channel.writeAndFlush(ByteBuffer(string: upgrade())).get()
         try await until { received.contains("\r\n\r\n") || !channel.isActive }
         guard received.contains("HTTP/1.1 101") else { throw ApusError(.tooManyConnections, received.text) }
         return (channel, received)
@@ -140,6 +142,44 @@ extension HTTPListenerTests {
             }
             #expect(isWelcomeAgain)
             try? await other.channel.close()
+        }
+    }
+
+    @Test(
+        "A request that offers an upgrade which nobody makes is answered, and its connection ends (RFC 9110 §7.8)",
+        arguments: ["h2c", "h2c, websocket", "websocket"])
+    func otherUpgrades(name: String) async throws {
+        try await withWebSockets { address in
+            let offer = "Upgrade: \(name)\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABk\r\n"
+            for first in ["", "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"] {
+                let (channel, received) = try await Received.connect(address)
+                let request = "\(first)GET /v1/openapi.json HTTP/1.1\r\nHost: a\r\n\(offer)Content-Length: 3\r\n\r\nabc"
+                try await channel.writeAndFlush(ByteBuffer(string: request)).get()
+                try await Self.until { received.contains("\"openapi\"") || !channel.isActive }
+                #expect(received.contains("\"openapi\"") && !received.contains("101"), "\(received.text.prefix(200))")
+                // What follows is read by nobody, and not kept.
+                for _ in 0..<64 { channel.writeAndFlush(ByteBuffer(repeating: 0x58, count: 1 << 16), promise: nil) }
+                try await Self.until { !channel.isActive }
+            }
+        }
+    }
+
+    @Test("A WebSocket beyond the limit, and one of another version, are refused with 503")
+    func refusedUpgrades() async throws {
+        try await withWebSockets(max: 1) { address in
+            func answer(_ request: String) async throws -> String {
+                let (channel, received) = try await Received.connect(address)
+                try await channel.writeAndFlush(ByteBuffer(string: request)).get()
+                try await Self.until { received.contains("\r\n\r\n") || !channel.isActive }
+                try? await channel.close()
+                return received.text
+            }
+            #expect(try await answer(Self.upgrade(version: 12)).hasPrefix("HTTP/1.1 503"))
+            #expect(try await answer("GET /v1/ws HTTP/1.1\r\nHost: a\r\n\r\n").hasPrefix("HTTP/1.1 503"))
+            let only = try await Self.greet(address, "ann")
+            #expect(only.isWelcome)
+            #expect(try await answer(Self.upgrade()).hasPrefix("HTTP/1.1 503"))
+            try? await only.channel.close()
         }
     }
 }

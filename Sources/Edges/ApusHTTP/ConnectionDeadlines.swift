@@ -96,6 +96,9 @@ final class ConnectionDeadlineHandler: ChannelInboundHandler, ChannelOutboundHan
     /// An answer has begun and not ended.
     private var isAnswering = false
     private var isRunning = false
+    /// The connection closes after the answer to the present request. What its client sends behind it is dropped.
+    var isLastRequest = false
+    private var isInputEnded = false
     private var timer: Scheduled<Void>?
 
     init(_ deadlines: ConnectionDeadlines) { self.deadlines = deadlines }
@@ -118,6 +121,10 @@ final class ConnectionDeadlineHandler: ChannelInboundHandler, ChannelOutboundHan
         context.write(data, promise: promise)
     }
 
+    func channelRead(context: ChannelHandlerContext, data: NIOAny) {
+        if !isInputEnded { context.fireChannelRead(data) }
+    }
+
     func channelWritabilityChanged(context: ChannelHandlerContext) {
         update(context.channel)
         context.fireChannelWritabilityChanged()
@@ -125,6 +132,7 @@ final class ConnectionDeadlineHandler: ChannelInboundHandler, ChannelOutboundHan
 
     func requestEnded(_ channel: any Channel) {
         unansweredCount += 1
+        isInputEnded = isLastRequest
         update(channel)
     }
 

@@ -49,6 +49,9 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
             http.decoderConfiguration.maxHeaderListSize = configuration.headerByteCountMax
             http.decoderConfiguration.maxHeaderFieldCount = 64
             let kind = try pipeline.configureUpgradableHTTPServerPipeline(configuration: http)
+            let filter = UpgradeFilter(deadline) { [webSockets] channel in webSockets?.isAdmitted(channel) ?? false }
+            try pipeline.addHandler(
+                filter, position: .before(pipeline.handler(type: NIOTypedHTTPServerUpgradeHandler<Kind>.self)))
             return Value(kind: kind, channel: channel)
         }
     }
@@ -83,11 +86,8 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
     ) -> NIOTypedWebSocketServerUpgrader<Kind> {
         NIOTypedWebSocketServerUpgrader(
             maxFrameSize: configuration.bodyByteCountMax,
-            shouldUpgrade: { channel, head in
-                let path = head.uri.prefix { $0 != "?" }
-                let isTaken = path == "/v1/ws" && webSockets.isAdmitted(channel)
-                return channel.eventLoop.makeSucceededFuture(isTaken ? [:] : nil)
-            },
+            // UpgradeFilter has admitted it.
+            shouldUpgrade: { channel, _ in channel.eventLoop.makeSucceededFuture([:]) },
             upgradePipelineHandler: { channel, _ in
                 channel.eventLoop.makeCompletedFuture {
                     let pipeline = channel.pipeline.syncOperations

@@ -78,6 +78,18 @@ package struct HTTPRoutes: Sendable {
         router.get("v1/status") { _, _ in
             Self.json(await sources.status(), status: .ok)
         }
+        if sources.clients?.webSockets != nil {
+            // Reached by requests that have not become a WebSocket.
+            router.get("v1/ws") { _, _ in
+                Problem(
+                    ApusError(
+                        .tooManyConnections,
+                        "no WebSocket: it needs an upgrade (RFC 6455), TLS or a client of this machine, and a free place"
+                    ),
+                    .serviceUnavailable
+                ).response
+            }
+        }
         if let api = sources.clients?.services.api {
             let (open, asynchronous) = (OpenAPIDocument(api).text, AsyncAPIDocument(api).text)
             router.get("v1/openapi.json") { _, _ in Self.document(open) }

@@ -11,8 +11,8 @@ package struct EventConfiguration: Sendable, Hashable {
     package var authorityFile: String?
     /// Hooks of one customer; one more is refused with 10007. Key `hooks.count_max`.
     package var hooksMax = 8
-    /// Events that wait for one hook; a further one is dropped. One account has an eighth, and more as long as as much
-    /// again is free. An eighth is for alarms only. Key `hooks.queue_max`.
+    /// Events that wait for one hook; a further one is dropped. An account has an eighth, and more while at least as
+    /// much as it has is free. An eighth is for alarms only. Key `hooks.queue_max`.
     package var queueMax = 100_000
     /// Bytes of the events that wait for one hook, shared as their number is. Key `hooks.queue_bytes_max`.
     package var queueByteCountMax = 64 << 20

@@ -4,8 +4,8 @@ import SwiftProtobuf
 
 /// The bounds of the events that wait for one hook.
 ///
-/// Of places and of bytes, one account has an eighth, and more as long as as much again is free, so that nobody keeps
-/// the events of others out. The alarms of an account count by themselves. Another eighth is for alarms only.
+/// An account has an eighth of the places and of the bytes. It may have more while at least as much as it has is free.
+/// Its alarms are counted by themselves. An eighth of the queue is for alarms only.
 package struct HookBounds: Sendable, Hashable {
     package var countMax: Int
     package var byteCountMax: Int

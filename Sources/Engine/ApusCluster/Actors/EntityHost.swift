@@ -256,8 +256,8 @@ final class EntityHost: Sendable {
         if running == 0 { removeIfIdle(activation) }
     }
 
-    /// The entity says whether it is idle. An idle one is released as soon as no message is in progress. A message that
-    /// arrives withdraws this, so every handler says it again, in the order of the actor.
+    /// Notes whether an entity is idle. An idle entity is released as soon as it handles no message. A message that
+    /// arrives withdraws this, so an entity calls it at the end of each message.
     ///
     /// - Parameter actor: has no effect if the entity has another one by now.
     func setIdle(_ isIdle: Bool, _ key: String, _ shard: ShardID, _ actor: AnyObject) {

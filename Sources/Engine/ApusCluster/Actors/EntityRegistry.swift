@@ -168,8 +168,8 @@ package final class EntityRegistry: Sendable {
     /// itself, in a handler.
     package func passivate(_ address: EntityAddress) { host(address.kind)?.passivate(address.key, address.shard) }
 
-    /// The entity says whether it is idle: whether it has nothing left to do. An idle one is released as soon as no
-    /// message is in progress, unless another message arrives first. May be called at any time, in the actor's order.
+    /// Notes whether an entity is idle: it has nothing left to do. An idle entity is released as soon as it handles no
+    /// message. A message that arrives first withdraws this. May be called at any time, in the actor's order.
     ///
     /// - Parameter actor: has no effect if the entity has another one by now.
     package func setIdle(_ isIdle: Bool, _ address: EntityAddress, _ actor: AnyObject) {
