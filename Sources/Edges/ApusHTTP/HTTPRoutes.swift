@@ -84,7 +84,7 @@ package struct HTTPRoutes: Sendable {
                 Problem(
                     ApusError(
                         .tooManyConnections,
-                        "no WebSocket: it needs an upgrade (RFC 6455), TLS or a client of this machine, and a free place"
+                        "a WebSocket needs an upgrade (RFC 6455), TLS or a client of this machine, and a free place"
                     ),
                     .serviceUnavailable
                 ).response

@@ -3,8 +3,8 @@ import NIOHTTP1
 
 /// Passes on the upgrade to a WebSocket that this node makes, and takes the header `Upgrade` from all other requests.
 ///
-/// A server may ignore that header (RFC 9110 §7.8), and clients that try HTTP/2 first send it with their requests. NIO's
-/// upgrade handler would lose such a request. Its parser stops behind it, so the connection closes after the answer.
+/// A server may ignore that header (RFC 9110 §7.8). Clients that try HTTP/2 first send it with their requests. NIO's
+/// upgrade handler would lose such a request. NIO's parser stops behind it, so the connection closes after the answer.
 ///
 /// Confined to the connection's event loop. It is between the parser and the upgrade handler.
 final class UpgradeFilter: ChannelInboundHandler, RemovableChannelHandler {
