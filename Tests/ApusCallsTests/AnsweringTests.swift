@@ -106,6 +106,22 @@ struct AnsweringTests {
         #expect(alone.phase == .recording)
     }
 
+    @Test("CALL-5: no machine takes a call that crosses another one, and a message ends when the called party calls back")
+    func crossing() throws {
+        var crossed = try CallDriver(placing: CallDriver.start(answering: CallDriver.machine(of: Self.bell)))
+        crossed.happen(.partyClaimed(CallDriver.caller.party))
+        crossed.happen(.partyCrossed(Self.bell))
+        #expect(crossed.phase == .ended && crossed.numbers == [-2511, -2520])
+
+        var message = try Self.call()
+        message.wait(.seconds(30))
+        #expect(message.phase == .recording)
+        message.happen(.partyRefused(CallDriver.caller.party))
+        #expect(message.phase == .ended && message.numbers == [0, -2530] && message.ends == [0: 0])
+        #expect(message.machine.state.end.reason == .messageLeft)
+        #expect(message.actions.contains(.recordMessage(isOver: true)))
+    }
+
     @Test("CALL-8: the next owner records on, and a message is asked for until it is stored")
     func survives() throws {
         var call = try Self.call()

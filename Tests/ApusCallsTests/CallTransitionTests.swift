@@ -94,7 +94,7 @@ struct CallTransitionTests {
             _ = try call.machine.start(CallDriver.start(), at: call.now, &actions)
         case .callerClaimed: call.happen(.partyClaimed(CallDriver.caller.party))
         case .callerBusy:
-            guard phase != .calling, phase != .ringing else { return false }
+            guard phase != .calling, phase != .ringing, phase != .recording else { return false }
             call.happen(.partyRefused(CallDriver.caller.party))
         case .glareLost:
             guard phase != .placing else { return false }

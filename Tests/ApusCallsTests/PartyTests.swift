@@ -73,7 +73,7 @@ struct PartyTests {
         var party = try PartyStateMachine()
         #expect(try party.claim(Self.claim(own, isCaller: true, peer: Self.bob), at: 0) == .granted)
         let answer = try party.claim(Self.claim(other, peer: Self.bob), at: 0)
-        #expect(answer == (isFirst ? .refused : .grantedInsteadOf(CallID(unchecked: own))))
+        #expect(answer == (isFirst ? .crossed : .grantedInsteadOf(CallID(unchecked: own))))
         #expect(party.state.claim.call == "a")
     }
 
@@ -103,10 +103,10 @@ struct PartyTests {
             for (index, start) in [
                 CallStart(
                     CallID(unchecked: "x"), .oneToOne, from: alice, to: [CallTarget(bob.party, bob.endpoint)],
-                    extra: try CallExtra()),
+                    extra: try CallExtra(), answering: order % 2 == 0 ? nil : CallDriver.machine(of: bob.party)),
                 CallStart(
                     CallID(unchecked: "y"), .oneToOne, from: bob, to: [CallTarget(alice.party, alice.endpoint)],
-                    extra: try CallExtra()),
+                    extra: try CallExtra(), answering: order % 2 == 0 ? nil : CallDriver.machine(of: alice.party)),
             ].enumerated() {
                 var caused: [CallAction] = []
                 _ = try calls[index].start(start, at: 0, &caused)
@@ -121,6 +121,7 @@ struct PartyTests {
                     case .granted: events = [(call, .partyClaimed(party))]
                     case .grantedInsteadOf: events = [(1 - call, .partyRefused(party)), (call, .partyClaimed(party))]
                     case .refused: events = [(call, .partyRefused(party))]
+                    case .crossed: events = [(call, .partyCrossed(party))]
                     }
                 case .release(let party):
                     parties[party == alice.party ? 0 : 1].release(CallID(unchecked: call == 0 ? "x" : "y"), at: 0)

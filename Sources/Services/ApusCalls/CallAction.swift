@@ -4,7 +4,7 @@
 /// repetitions by the call's id and the kind of the notice.
 package enum CallAction: Sendable, Hashable {
     /// Claim the party for the call, or renew the claim. The answer is ``CallClusterEvent/partyClaimed(_:)`` or
-    /// ``CallClusterEvent/partyRefused(_:)``.
+    /// ``CallClusterEvent/partyRefused(_:)`` or ``CallClusterEvent/partyCrossed(_:)``.
     case claim(CallParty, CallPartyClaim)
     /// Release the party. The answer is ``CallClusterEvent/partyReleased(_:)``.
     case release(CallParty)
@@ -72,6 +72,8 @@ package enum CallClusterEvent: Sendable, Hashable {
     case partyClaimed(CallParty)
     /// The party is on another call, or was claimed by another call since.
     case partyRefused(CallParty)
+    /// The party calls this call's caller, and that call goes on instead.
+    case partyCrossed(CallParty)
     case partyReleased(CallParty)
     /// The leg has no session, and no push reaches it.
     case legUnreachable(Int)

@@ -106,7 +106,7 @@ struct CallKind {
             let event: CallClusterEvent =
                 switch message.kind {
                 case .claimed: .partyClaimed(message.party)
-                case .refused: .partyRefused(message.party)
+                case .refused: message.crossed ? .partyCrossed(message.party) : .partyRefused(message.party)
                 case .released: .partyReleased(message.party)
                 case .recordWritten: .recordWritten
                 case .messageStored: .messageStored

@@ -121,6 +121,10 @@ extension CallStateMachine {
         guard let index = state.claims.firstIndex(where: { $0.party == party }),
             state.claims[index].status == .claiming || state.claims[index].status == .claimed
         else { return }
+        if index == 0, state.phase == .recording {
+            release(index, at: now, &actions)
+            return end(.glareLost, by: 0, at: now, &actions)
+        }
         guard !isAnswered else {
             // The claim had ended by itself, and the call goes on without it. It is renewed at the next time.
             state.claims[index].sends = 0

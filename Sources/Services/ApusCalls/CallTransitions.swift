@@ -85,6 +85,7 @@ package struct CallTransition: Sendable, Hashable {
 
         CallTransition(.recording, .messageEnded, .ended, .messageLeft),
         CallTransition(.recording, .messageFull, .ended, .messageLeft),
+        CallTransition(.recording, .glareLost, .ended, .messageLeft),
         CallTransition(.recording, .failed, .ended, .failed),
         CallTransition(.recording, .lost, .ended, .lost),
 

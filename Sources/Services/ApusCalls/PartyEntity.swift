@@ -144,6 +144,7 @@ struct PartyKind {
         switch answer {
         case .granted: try self.answer(.claimed, to: id, &scope)
         case .refused: try self.answer(.refused, to: id, &scope)
+        case .crossed: try self.answer(.refused, to: id, isCrossed: true, &scope)
         case .grantedInsteadOf(let other):
             try self.answer(.claimed, to: id, &scope)
             try self.answer(.refused, to: other, &scope)
@@ -185,10 +186,12 @@ struct PartyKind {
             })
     }
 
-    private func answer(_ kind: CallNoteKind, to call: CallID, _ scope: inout EntityScope) throws(ApusError) {
+    private func answer(
+        _ kind: CallNoteKind, to call: CallID, isCrossed: Bool = false, _ scope: inout EntityScope
+    ) throws(ApusError) {
         guard let address = try? call.address() else { return }
         let own = Self.party(scope.address)
-        try scope.tell(CallEntity.self, address, CallNote.with { ($0.kind, $0.party) = (kind, own) })
+        try scope.tell(CallEntity.self, address, CallNote.with { ($0.kind, $0.party, $0.crossed) = (kind, own, isCrossed) })
     }
 
     private static func party(_ address: EntityAddress) -> CallParty {

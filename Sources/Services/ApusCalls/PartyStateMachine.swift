@@ -11,7 +11,8 @@ import SwiftProtobuf
 /// other party. If neither call has further parties, the call with the lesser id goes on: it takes over the party of
 /// the other call, which is refused at one party and superseded at the other. Both parties decide alike, so exactly
 /// one call goes on. The client of the party that was taken over may be rung before it has the end of its own call. It
-/// gives that call up, and does not report that it is busy. A call with further parties goes on with those, and the
+/// gives that call up, and does not report that it is busy. No answering machine takes the call that does not go on,
+/// and a message ends when the party that it is for calls back. A call with further parties goes on with those, and the
 /// two parties are busy for each other.
 ///
 /// **Repetitions.** A claim that is repeated is a renewal. A claim that arrives after its call has released the party
@@ -25,6 +26,8 @@ package struct PartyStateMachine: Sendable {
         /// The party is granted to this call. The other one has lost it.
         case grantedInsteadOf(CallID)
         case refused
+        /// The party calls this call's caller, and that call goes on instead.
+        case crossed
     }
 
     /// The state to replicate.
@@ -53,8 +56,11 @@ package struct PartyStateMachine: Sendable {
         advance(at: now)
         guard claim.call != state.released else { return .refused }
         let holder = state.claim
-        let isGlare = wins(claim, over: holder)
-        guard holder.call.isEmpty || holder.call == claim.call || isGlare else { return .refused }
+        let isCrossing = crosses(claim, holder)
+        let isGlare = isCrossing && claim.call < holder.call
+        guard holder.call.isEmpty || holder.call == claim.call || isGlare else {
+            return isCrossing ? .crossed : .refused
+        }
         state.claim = claim
         let until = CallStateMachine.time(now, plus: configuration.claimTime)
         state.claim.untilMs = min(until, max(claim.untilMs, holder.call == claim.call ? holder.untilMs : now))
@@ -82,9 +88,8 @@ package struct PartyStateMachine: Sendable {
         return [state.claim.call, isRecent ? state.released : ""].filter { !$0.isEmpty }.map { CallID(unchecked: $0) }
     }
 
-    /// True for a call of this party's peer that crosses this party's own call to the same peer, and goes on instead.
-    private func wins(_ claim: CallPartyClaim, over holder: CallPartyClaim) -> Bool {
-        holder.isCaller && !claim.isCaller && holder.hasPeer && claim.hasPeer && holder.peer == claim.peer
-            && claim.call < holder.call
+    /// True for a call of this party's peer that crosses this party's own call to the same peer.
+    private func crosses(_ claim: CallPartyClaim, _ own: CallPartyClaim) -> Bool {
+        own.isCaller && !claim.isCaller && own.hasPeer && claim.hasPeer && own.peer == claim.peer
     }
 }

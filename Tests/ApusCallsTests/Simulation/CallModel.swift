@@ -22,6 +22,7 @@ struct CallModel {
         let endpoint: AccessID
         let hasPush: Bool
         var isOffered = false
+        var isAbsent = false
         var number: Int32?
         var hasRejected = false
         var isBusy = false
@@ -37,14 +38,21 @@ struct CallModel {
     private var holds: [(party: CallParty, hold: Hold)] = []
     private var isCalling = false
     private var ringEnd: Int64 = 0
+    /// When the answering machine answers a call that still rings.
+    private var machineAt = Int64.max
     private var acceptedAt: Int64?
     private var connected: Set<Int> = []
     private(set) var winner: Int?
+    private var machine: CallAnswering?
+    /// When the answering machine has answered.
+    private var messageAt: Int64?
+    private var now: Int64 = 0
 
     init(_ inputs: [CallInput], _ configuration: CallConfiguration) {
         self.configuration = configuration
         for input in inputs {
             expire(until: input.at)
+            now = input.at
             switch input.content {
             case .start(let start): if legs.isEmpty { place(start, at: input.at) }
             case .event(let event, let sender): apply(event, sender, at: input.at)
@@ -55,20 +63,23 @@ struct CallModel {
     }
 
     var numbers: [Int32?] { legs.map(\.number) }
+    var hasMessage: Bool { messageAt != nil }
 
     private var isOver: Bool { legs.first?.number != nil }
     private var open: [Int] { legs.indices.dropFirst().filter { legs[$0].number == nil && $0 != winner } }
 
     private mutating func place(_ start: CallStart, at now: Int64) {
-        type = start.type
+        (type, machine) = (start.type, start.answering)
         ringEnd = now + Int64((start.timeout ?? configuration.ringTime).milliseconds)
         legs = [Leg(party: start.caller.party, endpoint: start.caller.endpoint, hasPush: false)]
         legs[0].newestSession = start.caller.session
         holds = [(start.caller.party, .asked)]
         for target in start.targets {
             legs.append(Leg(party: target.party, endpoint: target.endpoint, hasPush: target.hasPush))
+            if target.isAbsent { (legs[legs.endIndex - 1].isAbsent, legs[legs.endIndex - 1].number) = (true, -2532) }
             if !holds.contains(where: { $0.party == target.party }) { holds.append((target.party, .asked)) }
         }
+        machineAt = start.answering.flatMap { $0.afterMs > 0 ? now + $0.afterMs : nil } ?? .max
     }
 
     // MARK: Inputs
@@ -100,6 +111,8 @@ struct CallModel {
         case .rejected, .hungUp, .cancelled:
             if winner != nil {
                 hangUp(leg)
+            } else if leg == 0, messageAt != nil {
+                finish(caller: 0, others: 0)
             } else if leg == 0 {
                 finish(caller: 0, others: -2523)
             } else {
@@ -129,17 +142,21 @@ struct CallModel {
             holds[hold].hold = .held
             if hold == 0 { isCalling = true }
             for leg in open where legs[leg].party == party { legs[leg].isOffered = true }
-        case .partyRefused(let party):
-            guard winner == nil, let hold = holds.firstIndex(where: { $0.party == party }), holds[hold].hold != .gone
+            if hold == 0, open.isEmpty { conclude() }
+        case .partyRefused(let party), .partyCrossed(let party):
+            // The caller was taken over by the call of the party whose machine it speaks to.
+            if messageAt != nil, holds[0].party == party { return finish(caller: 0, others: 0) }
+            guard winner == nil, messageAt == nil, let hold = holds.firstIndex(where: { $0.party == party }), holds[hold].hold != .gone
             else { return }
             holds[hold].hold = .gone
+            if case .partyCrossed = event { machine = nil }
             if hold == 0 { return finish(caller: isCalling ? -2511 : -2520, others: isCalling ? -2523 : -2520) }
             for leg in open where legs[leg].party == party { (legs[leg].number, legs[leg].isBusy) = (-2520, true) }
             conclude()
         case .legUnreachable(let leg): if open.contains(leg) { leave(leg, -2532) }
         case .partyReleased, .channelsReserved, .channelsReleased, .recordWritten, .restored, .timeAdvanced: break
-        // No party of the model has an answering machine: see AnsweringTests.
-        case .messageStored, .messageFull: break
+        case .messageFull: if messageAt != nil { finish(caller: 0, others: 0) }
+        case .messageStored: break
         }
     }
 
@@ -172,10 +189,13 @@ struct CallModel {
     private mutating func conclude() {
         for hold in holds.indices.dropFirst() {
             let party = holds[hold].party
-            if !open.contains(where: { legs[$0].party == party }) { holds[hold].hold = .gone }
+            // An app may still come to a party that had no client.
+            let isLeft = legs.allSatisfy { $0.party != party || ($0.number != nil && !$0.isAbsent) }
+            if isLeft { holds[hold].hold = .gone }
         }
         guard open.isEmpty else { return }
         let isRejected = legs.contains(where: \.hasRejected)
+        if !isRejected, answer(at: now) { return }
         finish(caller: isRejected ? -2510 : legs.contains(where: \.isBusy) ? -2511 : -2512, others: 0)
     }
 
@@ -183,14 +203,27 @@ struct CallModel {
         for leg in legs.indices where legs[leg].number == nil { legs[leg].number = leg == 0 ? caller : others }
     }
 
+    /// The machine answers where nobody has accepted, once the caller may call.
+    private mutating func answer(at now: Int64) -> Bool {
+        guard machine != nil, isCalling else { return false }
+        messageAt = now
+        for leg in open { legs[leg].number = -2530 }
+        for hold in holds.indices.dropFirst() { holds[hold].hold = .gone }
+        return true
+    }
+
     // MARK: Time
 
     private mutating func expire(until now: Int64) {
         while !isOver, !legs.isEmpty, let next = nextExpiry(), next.at <= now {
+            self.now = now == .max ? next.at : now
             switch next.leg {
             case nil:
-                if winner == nil {
-                    finish(caller: -2512, others: -2530)
+                if messageAt != nil {
+                    finish(caller: 0, others: 0)
+                } else if winner == nil {
+                    // The machine's time begins when its owner notices that.
+                    if !answer(at: self.now) { finish(caller: -2512, others: -2530) }
                 } else {
                     let isConnected = connected.count == 2
                     let duration = (acceptedAt ?? 0) + Int64(configuration.durationMax.milliseconds)
@@ -206,13 +239,15 @@ struct CallModel {
 
     private func nextExpiry() -> (at: Int64, leg: Int?)? {
         var expiries: [(at: Int64, leg: Int?)] = []
-        if let acceptedAt {
+        if let messageAt, let machine {
+            expiries.append((messageAt + machine.lengthMs, nil))
+        } else if let acceptedAt {
             if connected.count < 2 {
                 expiries.append((acceptedAt + Int64(configuration.connectTime.milliseconds), nil))
             }
             expiries.append((acceptedAt + Int64(configuration.durationMax.milliseconds), nil))
         } else {
-            expiries.append((ringEnd, nil))
+            expiries.append((isCalling ? min(ringEnd, machineAt) : ringEnd, nil))
         }
         for leg in legs.indices where legs[leg].number == nil {
             guard let lostAt = legs[leg].lostAt, leg == 0 || leg == winner || !legs[leg].hasPush else { continue }

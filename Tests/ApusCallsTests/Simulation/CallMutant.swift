@@ -31,5 +31,9 @@ enum CallMutant: String, Sendable, CaseIterable {
     case dropsRecord = "writes no record"
     case keepsChannels = "does not release the media channels"
     case doublesLegs = "adds a leg for each repetition of a join"
+    case recordsCrossing = "lets an answering machine take a call that crosses another one"
+    case speaksOn = "records a message while its caller is on another call"
+    case dropsMessage = "does not store a message"
+    case neverFull = "records a message for ever"
     case tokenForLoser = "gives a call token to a leg that lost"
 }

@@ -33,6 +33,7 @@ struct CallPropertyTests {
         #expect(counts.lostChanges > share / 100 && counts.lostOutputs > share / 100 && counts.late > 0)
         #expect(counts.deferredChanges > share)
         #expect(counts.busy > share / 20 && counts.glare > share / 200 && counts.joined > share / 100)
+        #expect(counts.messages > share / 20)
         #expect(counts.legsMax >= 6 || type == .oneToOne)
         #expect(counts.byteCountMax < 1500)
     }
@@ -74,6 +75,7 @@ extension CallWorld.Counts {
         glare += other.glare
         joined += other.joined
         lost += other.lost
+        messages += other.messages
         legsMax = max(legsMax, other.legsMax)
         byteCountMax = max(byteCountMax, other.byteCountMax)
     }

@@ -45,12 +45,9 @@ extension CallWorld {
         hold(outputs, input, call, mayBeLost: isConfirmation || isUnkept)
     }
 
-    mutating func happen(_ event: CallClusterEvent, _ call: Int) {
+    mutating func happen(_ input: CallClusterEvent, _ call: Int) {
         guard !calls[call].isDown else { return }
-        var event = event
-        if case .partyRefused(let party) = event {
-            if mutant == .ringsBusyParties { event = .partyClaimed(party) }
-        }
+        let event = altered(input, call)
         var actions: [CallAction] = []
         let at = now + calls[call].skew
         let before = calls[call].machine.state
@@ -60,7 +57,7 @@ extension CallWorld {
         // A reminder is part of the state, so its delivery changes that.
         let isKept = event == .restored || event == .timeAdvanced
         hold(
-            actions.map { .action($0) }, CallInput(content: .cluster(event), at: at), call,
+            actions.map { .action($0) }, CallInput(content: .cluster(input), at: at), call,
             mayBeLost: isConfirmation && !isKept)
     }
 
@@ -168,8 +165,25 @@ extension CallWorld {
             if calls[call].endedAt == nil { violate("the record is written before the end") }
             calls[call].hasRecord = true
             send(.answer(call: call, .recordWritten), isInside: true)
-        case .recordMessage: violate("a message is recorded, and nobody has an answering machine")
+        case .recordMessage(let isOver): record(isOver: isOver, call)
         }
+    }
+
+    /// The recorder stores the message when the call is over. It is full at any time.
+    private mutating func record(isOver: Bool, _ call: Int) {
+        let state = calls[call].confirmedState
+        if starts[call].answering == nil { violate("a message is recorded, and nobody has an answering machine") }
+        if state.winner != 0 { violate("a call that was accepted is recorded as a message") }
+        guard isOver else {
+            if !calls[call].isRecording, machineRandom.nextUnit() < 0.2 {
+                later(Int64(machineRandom.next() % 30_000), .answer(call: call, .messageFull))
+            }
+            calls[call].isRecording = true
+            return
+        }
+        if calls[call].endedAt == nil { violate("a message is stored before the end") }
+        calls[call].hasMessage = true
+        send(.answer(call: call, .messageStored), isInside: true)
     }
 
     private mutating func notify(_ leg: Int, _ action: CallAction, _ call: Int) {
@@ -266,6 +280,16 @@ extension CallWorld {
         for other in calls.indices where other != call {
             for party in activeParties(other) where own.contains(party) { violate("\(party.id) is on two calls") }
         }
+        for call in calls.indices where calls[call].confirmedState.phase == .recording {
+            let caller = starts[call].caller.party
+            guard calls.indices.contains(where: { $0 != call && activeParties($0).contains(caller) }) else {
+                calls[call].takenAt = nil
+                continue
+            }
+            // Until the call hears of it, at the latest when it renews its claim.
+            if now > (calls[call].takenAt ?? now) + 30_000 { violate("\(caller.id) leaves a message during a call") }
+            calls[call].takenAt = calls[call].takenAt ?? now
+        }
     }
 
     /// No call lasts longer than its bounds, with some time for late reminders, deaths and clocks.
@@ -273,7 +297,9 @@ extension CallWorld {
         guard state.phase != .ended else { return }
         let slack: Int64 = 5000
         func over(_ start: Int64, _ bound: Duration) -> Bool { now > start + Int64(bound.milliseconds) + slack }
-        if state.winner == 0, over(state.startedMs, starts[call].timeout ?? configuration.ringTime) {
+        if state.phase == .recording {
+            if over(state.messageMs, .milliseconds(state.answering.lengthMs)) { violate("a message is too long") }
+        } else if state.winner == 0, over(state.startedMs, starts[call].timeout ?? configuration.ringTime) {
             violate("a call rings for too long")
         }
         if state.winner != 0, over(state.acceptedMs, configuration.durationMax) { violate("a call lasts too long") }
@@ -301,6 +327,8 @@ extension CallWorld {
                 )
             }
             if !call.hasRecord { violate("call \(index) has no record") }
+            if call.hasMessage { counts.messages += 1 }
+            if call.hasMessage != model.hasMessage { violate("call \(index) has a message: \(call.hasMessage)") }
             if call.hasChannels { violate("call \(index) keeps its channels") }
             let winners = clients.indices.filter {
                 clients[$0].parts[index].hasAccepted && clients[$0].sender.party != starts[index].caller.party

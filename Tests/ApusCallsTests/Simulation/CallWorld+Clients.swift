@@ -1,6 +1,7 @@
 import ApusCalls
 import ApusCore
 import Foundation
+import SwiftProtobuf
 
 /// An app or a device, with what it will do.
 struct SimulatedClient {
@@ -61,9 +62,12 @@ extension CallWorld {
                 callType = .oneToOne
                 called = [parties.firstIndex { $0.party == first.caller.party } ?? 0]
             }
+            let delay = index == 0 ? 1 : isCrossing ? number(1...12) : number(1...100_000)
+            // The called party calls back while a message is left for it, or before.
+            let isLate = isCrossing && index == 1 && starts[0].answering != nil && machineRandom.nextUnit() < 0.7
             makeCall(
                 id, callType, from: callerSender, to: called,
-                at: index == 0 ? 1 : isCrossing ? number(1...12) : number(1...100_000))
+                at: isLate ? Int64(machineRandom.next() % 60_000) : delay)
         }
         for client in clients.indices {
             clients[client].parts = Array(repeating: SimulatedClient.Part(), count: calls.count)
@@ -93,14 +97,19 @@ extension CallWorld {
         _ id: CallID, _ type: CallType, from caller: CallSender, to called: [Int], at delay: Int64
     ) {
         // An app that is not among the legs may join after a push.
-        let targets = called.flatMap { number in clients.filter { $0.sender.party == parties[number].party } }
+        var targets = called.flatMap { number in clients.filter { $0.sender.party == parties[number].party } }
             .filter { $0.sender.endpoint.rawValue.hasSuffix("0") || !chance(0.3) }
             .map { CallTarget($0.sender.party, $0.sender.endpoint, hasPush: $0.sender.party.kind == .account) }
         guard let extra = try? CallExtra(Data((chance(0.3) ? #"{"keepConnect":true}"# : "").utf8)) else { return }
+        let timeout: Duration? = chance(0.5) ? .seconds(number(5...60)) : nil
+        let machine = machine(of: called)
+        if let machine, machineRandom.nextUnit() < 0.2 {
+            // No client of this party is there.
+            targets.removeAll { $0.party == machine.party }
+            targets.append(CallTarget(machine.party, AccessID(unchecked: "absent"), isAbsent: true))
+        }
         starts.append(
-            CallStart(
-                id, type, from: caller, to: targets, timeout: chance(0.5) ? .seconds(number(5...60)) : nil, extra: extra
-            ))
+            CallStart(id, type, from: caller, to: targets, timeout: timeout, extra: extra, answering: machine))
         calls.append(CallEntity(id: id, machine: CallStateMachine(mutantConfiguration)))
         let call = calls.count - 1
         later(delay, .retryStart(call: call, tries: 0))
@@ -115,6 +124,17 @@ extension CallWorld {
             later(
                 delay + number(1...20_000),
                 .outsider(call: call, event: [.accepted, .hungUp, .cancelled, .joined][call % 4]))
+        }
+    }
+
+    /// Some called parties have an answering machine, of which some answer before the time-out.
+    private mutating func machine(of called: [Int]) -> CallAnswering? {
+        guard machineRandom.nextUnit() < 0.3 else { return nil }
+        let (party, after, length) = (machineRandom.next(), machineRandom.next(), machineRandom.next())
+        return .with {
+            $0.party = parties[called[Int(party % UInt64(called.count))]].party
+            $0.afterMs = after % 3 == 0 ? Int64(after % 30_000) : 0
+            $0.lengthMs = 5000 + Int64(length % 60_000)
         }
     }
 
@@ -254,7 +274,7 @@ extension CallWorld {
             let part = clients[client].parts[other]
             let (own, ringing) = (starts[other], starts[call])
             let isCrossing =
-                part.leg == 0 && !part.hasAccepted && own.targets.allSatisfy { $0.party == ringing.caller.party }
+                part.leg == 0 && (!part.hasAccepted || part.grantedPeer == 0) && own.targets.allSatisfy { $0.party == ringing.caller.party }
                 && ringing.targets.allSatisfy { $0.party == own.caller.party } && ringing.id < own.id
             return part.isActive && !isCrossing
         }

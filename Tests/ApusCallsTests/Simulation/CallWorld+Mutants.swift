@@ -27,6 +27,7 @@ extension CallWorld {
         switch mutant {
         case .rejectRemoves: state.type = .oneToManySpecial
         case .rejectEnds: state.type = .oneToMany
+        case .neverFull where state.hasAnswering: state.answering.lengthMs = 86_400_000
         case .neverTimesOut: state.ringEndMs = now + 86_400_000
         default: return
         }
@@ -74,6 +75,9 @@ extension CallWorld {
         case .keepsChannels:
             actions.removeAll { $0 == .releaseChannels }
             if state.phase == .ended { state.releaseChannels.status = .done }
+        case .dropsMessage:
+            actions.removeAll { $0 == .recordMessage(isOver: true) }
+            if state.phase == .ended, state.recordMessage.status == .wanted { state.recordMessage.status = .done }
         case .tokenForLoser:
             if before.winner == 0, state.winner != 0, state.legs.count > 2 {
                 let loser = state.winner == 1 ? 2 : 1
@@ -112,6 +116,16 @@ extension CallWorld {
             }
         case .resetsFlags: (state.respondedMs, state.connectedMs) = (0, 0)
         default: break
+        }
+    }
+
+    /// What a call makes of an event of the cluster.
+    func altered(_ event: CallClusterEvent, _ call: Int) -> CallClusterEvent {
+        switch (mutant, event) {
+        case (.ringsBusyParties, .partyRefused(let party)): .partyClaimed(party)
+        case (.speaksOn, .partyRefused) where calls[call].machine.state.phase == .recording: .timeAdvanced
+        case (.recordsCrossing, .partyCrossed(let party)): .partyRefused(party)
+        default: event
         }
     }
 

@@ -47,6 +47,11 @@ struct CallWorld {
         var wakeAt = Int64.max
         var hasRecord = false
         var hasChannels = false
+        /// What the recorder has of a message: it begins, and stores it once the call is over.
+        var isRecording = false
+        var hasMessage = false
+        /// Since when the caller of a message is on another call.
+        var takenAt: Int64?
         var isMade = false
     }
 
@@ -87,6 +92,8 @@ struct CallWorld {
     let seed: UInt64
     let mutant: CallMutant
     var random: SeededRandom
+    /// For what answering machines do.
+    var machineRandom: SeededRandom
     var now: Int64 = 1_000_000
     var configuration = CallConfiguration()
     var calls: [CallEntity] = []
@@ -119,6 +126,7 @@ struct CallWorld {
         var glare = 0
         var joined = 0
         var lost = 0
+        var messages = 0
         var legsMax = 0
         var byteCountMax = 0
     }
@@ -126,6 +134,7 @@ struct CallWorld {
     init(seed: UInt64, type: CallType, mutant: CallMutant = .none) {
         (self.seed, self.mutant) = (seed, mutant)
         random = SeededRandom(seed: seed)
+        machineRandom = SeededRandom(seed: ~seed)
         loss = [0, 0.05, 0.3][Int(random.next() % 3)]
         doubling = [0, 0.2][Int(random.next() % 2)]
         delayMax = [5, 50, 2000][Int(random.next() % 3)]
@@ -241,6 +250,7 @@ struct CallWorld {
         case .refused:
             counts.busy += 1
             outputs = [.answer(call: call, .partyRefused(parties[party].party))]
+        case .crossed: outputs = [.answer(call: call, .partyCrossed(parties[party].party))]
         }
         hold(outputs, party)
     }

@@ -107,6 +107,8 @@ public final class CallCenter: Sendable {
         /// Its view knows that the called client rings.
         var hasResponded = false
         var isAccepted = false
+        /// An answering machine has answered.
+        var isMessage = false
         /// A call is being placed, and not shown yet.
         var isPlacing = false
         /// Notices that came while a call was being placed; at most ``earlyMax``.
@@ -262,7 +264,7 @@ public final class CallCenter: Sendable {
         // The app publishes, as to a peer that has accepted.
         case .accepted, .message:
             // The notice that it rings may come too late to be passed on.
-            state.withLock { $0.isAccepted = true }
+            state.withLock { ($0.isAccepted, $0.isMessage) = (true, notice.stage == .message) }
             if let shown, notice.isOutgoing { await respond(shown) }
             await shown?.executeHeavyTasksCompleted()
         case .ended(let error, _):
@@ -290,23 +292,27 @@ public final class CallCenter: Sendable {
                 ?? (extra?.bizType == nil ? state.managers.values.first : nil)
         }
         guard let manager else { return refuse(notice, ApusError(.callInterfaceMissing)) }
-        // Both sides call each other, and the cluster has chosen the other side's call (docs/calls.md).
-        let crossing = state.withLock { state -> String? in
-            guard let entry = state.current?.entry, entry.isOutgoing, !state.isAccepted,
+        // Both sides call each other, and the cluster has chosen the other side's call; or the called party calls back
+        // while this side leaves a message (docs/calls.md).
+        let crossing = state.withLock { state -> (id: String, isMessage: Bool)? in
+            guard let entry = state.current?.entry, entry.isOutgoing, !state.isAccepted || state.isMessage,
                 entry.peer == nil || entry.peer == notice.peer
             else { return nil }
-            return entry.id
+            return (entry.id, state.isMessage)
         }
         if let crossing {
-            session.post(ClientSession.event(.cancelled, of: crossing))
-            await end(crossing, ApusError(.calleeBusy))
+            session.post(ClientSession.event(.cancelled, of: crossing.id))
+            await end(crossing.id, crossing.isMessage ? nil : ApusError(.calleeBusy))
         }
         guard !isOnCalling else { return refuse(notice, ApusError(.onCalling)) }
         await show(Entry(id: notice.call, isOutgoing: false, peer: notice.peer, extra: notice.extra), manager)
     }
 
     private func show(_ entry: Entry, _ manager: any CallInterfaceManager) async {
-        state.withLock { ($0.current, $0.hasResponded, $0.isAccepted) = ((entry, nil), false, false) }
+        state.withLock {
+            ($0.current, $0.hasResponded) = ((entry, nil), false)
+            ($0.isAccepted, $0.isMessage) = (false, false)
+        }
         let view = await manager.makeInterface(for: entry)
         do throws(ApusError) {
             let actions = CallActions(session: session, call: entry.id) { [eventFeed] error in

@@ -1253,6 +1253,9 @@ package nonisolated struct CallNote: Sendable {
   /// Clears the value of `party`. Subsequent reads from it will return its default value.
   package mutating func clearParty() {self._party = nil}
 
+  /// Of a party that refuses: it calls this call's caller, and that call goes on instead
+  package var crossed: Bool = false
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -2908,7 +2911,7 @@ nonisolated extension CallReport: SwiftProtobuf.Message, SwiftProtobuf._MessageI
 
 nonisolated extension CallNote: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Note"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}kind\0\u{1}party\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}kind\0\u{1}party\0\u{1}crossed\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -2918,6 +2921,7 @@ nonisolated extension CallNote: SwiftProtobuf.Message, SwiftProtobuf._MessageImp
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularEnumField(value: &self.kind) }()
       case 2: try { try decoder.decodeSingularMessageField(value: &self._party) }()
+      case 3: try { try decoder.decodeSingularBoolField(value: &self.crossed) }()
       default: break
       }
     }
@@ -2934,12 +2938,16 @@ nonisolated extension CallNote: SwiftProtobuf.Message, SwiftProtobuf._MessageImp
     try { if let v = self._party {
       try visitor.visitSingularMessageField(value: v, fieldNumber: 2)
     } }()
+    if self.crossed != false {
+      try visitor.visitSingularBoolField(value: self.crossed, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: CallNote, rhs: CallNote) -> Bool {
     if lhs.kind != rhs.kind {return false}
     if lhs._party != rhs._party {return false}
+    if lhs.crossed != rhs.crossed {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
