@@ -10,6 +10,14 @@ import Testing
 struct CallMediaTests {
     private static let bell = DeviceID(unchecked: "bell")
 
+    /// The sound of both sides, and libav's names of the two codecs.
+    struct SoundPair: Sendable {
+        var door: String
+        var phone: String
+        var names: [String]
+        var basePort: Int
+    }
+
     /// A call that was accepted, and both its sides.
     private func accepted(
         _ app: CallClient, _ bell: CallClient, extra: String = ""
@@ -240,9 +248,14 @@ struct CallMediaTests {
 
     @Test(
         "Each side chooses the codec of its sound, and the other plays it from the header (IV-C7, IV-C9, IV-G4)",
-        .enabled(if: Tool.ffmpeg != nil))
-    func codecs() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 32_320)
+        .enabled(if: Tool.ffmpeg != nil && Tool.ffprobe != nil),
+        arguments: [
+            SoundPair(door: "g711a", phone: "opus", names: ["pcm_alaw", "opus"], basePort: 32_320),
+            SoundPair(door: "amrNarrow", phone: "amrWide", names: ["amr_nb", "amr_wb"], basePort: 27_500),
+            SoundPair(door: "amrWide", phone: "amrNarrow", names: ["amr_wb", "amr_nb"], basePort: 27_540),
+        ])
+    func codecs(pair: SoundPair) async throws {
+        let cluster = try Cluster(nodes: 3, basePort: pair.basePort)
         defer { cluster.down() }
         let ffmpeg = try #require(Tool.ffmpeg)
         let made = Tool.run(
@@ -255,15 +268,16 @@ struct CallMediaTests {
         // A door without a camera, and a phone with one.
         let door = try cluster.start(
             [
-                "answer", "bell", "--node", "1", "--count", "1", "--wav", cluster.file("door.wav"), "--sound", "g711a",
-                "--play-wav", cluster.file("from-phone.wav"), "--play-y4m", cluster.file("from-phone.y4m"), "--json",
+                "answer", "bell", "--node", "1", "--count", "1", "--wav", cluster.file("door.wav"), "--sound",
+                pair.door, "--play-wav", cluster.file("from-phone.wav"), "--play-y4m", cluster.file("from-phone.y4m"),
+                "--record", cluster.file("from-phone.mp4"), "--json",
             ], output: cluster.file("door.out"), errors: cluster.file("door.err"))
         try await Task.sleep(for: .seconds(2))
         let phone = try cluster.start(
             [
                 "call", "bell", "--node", "2", "--hang-up-after", "8", "--test-pattern", "160x120@25", "--sound",
-                "opus",
-                "--play-wav", cluster.file("from-door.wav"), "--json",
+                pair.phone, "--play-wav", cluster.file("from-door.wav"), "--record", cluster.file("from-door.mp4"),
+                "--json",
             ], output: cluster.file("phone.out"), errors: cluster.file("phone.err"))
         for process in [phone, door] { process.waitUntilExit() }
         let said = Cluster.text(cluster.file("phone.out")) + Cluster.text(cluster.file("phone.err"))
@@ -271,7 +285,12 @@ struct CallMediaTests {
             #expect(said.contains("\"\(step)\":"), "\(step) is missing in \(said)")
         }
         // The tones that the other side plays, by their zero crossings.
-        for (name, hertz) in [("from-door", 880.0), ("from-phone", 440.0)] {
+        for (name, hertz, codec) in [("from-door", 880.0, pair.names[0]), ("from-phone", 440.0, pair.names[1])] {
+            let entries = [
+                "-v", "error", "-select_streams", "a", "-show_entries", "stream=codec_name", "-of", "csv=p=0",
+            ]
+            let recorded = Tool.run(try #require(Tool.ffprobe), entries + [cluster.file("\(name).mp4")])
+            #expect(recorded?.split(separator: "\n") == [codec[...]], "\(recorded ?? "nothing") \(name)")
             let bytes = try Data(contentsOf: URL(fileURLWithPath: cluster.file("\(name).wav"))).dropFirst(44)
             let samples = bytes.withUnsafeBytes { Array($0.bindMemory(to: Int16.self)) }
             #expect(samples.count > 3 * 48_000, "\(samples.count) samples, \(said)")

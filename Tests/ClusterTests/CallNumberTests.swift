@@ -78,7 +78,7 @@ struct CallNumberTests {
         agent.switchSource(to: try source(128))
         try await eventually("the change") { renderer.failure?.code == .pictureSizeChanged }
         player.stop()
-        let error = #expect(throws: ApusError.self) { try SoundEncoding(codec: .amrNarrow) }
+        let error = #expect(throws: ApusError.self) { try SoundEncoding(codec: .mp3) }
         #expect(error?.code == .encoderUnavailable)
     }
 }

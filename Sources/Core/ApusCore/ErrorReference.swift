@@ -333,7 +333,7 @@ extension ErrorCode {
             "Write the pictures to another file from now on: this one has a fixed size."),
         Explanation(
             .encoderUnavailable, "encoderUnavailable", [.sdk],
-            "Use another codec, install a libavcodec that has the encoder, or set an encoder of your own."),
+            "Use another codec, install what the error names, or set an encoder of your own."),
         Explanation(
             .recordingListVersion, "recordingListVersion", [.sdk],
             "Update the app: the device has a newer list of recordings."),

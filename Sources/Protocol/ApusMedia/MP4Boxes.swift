@@ -156,9 +156,11 @@ enum MP4Boxes {
             case .aac, .mp3: writeStreamDescriptor(track, into: &buffer)
             case .opus: writeOpus(track, into: &buffer)
             case .amrNarrow, .amrWide:
+                // 3GPP TS 26.244 §6.7: every mode may come, the mode may change at any frame, and a sample is a frame.
+                let modes: UInt16 = track.codec == .amrWide ? 0x83ff : 0x81ff
                 box("damr", into: &buffer) { buffer in
                     buffer.writeStaticString("apus")
-                    buffer.writeMultipleIntegers(UInt8(0), UInt16(0x83ff), UInt8(0), UInt8(1))
+                    buffer.writeMultipleIntegers(UInt8(0), modes, UInt8(0), UInt8(1))
                 }
             case .g711a, .g711u, .h264, .h265: break
             }

@@ -3,7 +3,7 @@ public import ApusCore
 public import ApusMedia
 import NIOCore
 
-/// The default encoder of sound, from libavcodec (IV-C7, IV-C10).
+/// The default encoder of sound, from libavcodec, and of AMR from libraries of its own (IV-C7, IV-C10).
 ///
 /// Samples of another rate are converted. Where the captured times are more than ``gapMaxMicroseconds`` ahead of the
 /// number of samples, the frames' times follow them; where they are that much behind, samples are left out, so times
@@ -15,7 +15,7 @@ public final class SoundEncoder: AudioEncodable {
     public static let gapMaxMicroseconds: Int64 = 100_000
 
     public let configuration: TrackConfiguration
-    private let encoder: Encoder
+    private let encoder: any FrameEncoder
     private let sampleRate: Int
     private let frameSampleCount: Int
     private let converter: SoundConverter
@@ -26,9 +26,19 @@ public final class SoundEncoder: AudioEncodable {
     /// The time of the encoder's sample 0 for frames from this sample on, in microseconds. The last one is the newest.
     private var anchors: [(sample: Int, microseconds: Int64)] = []
 
-    /// - Throws: 21036 if this machine's libavcodec does not have the encoder.
-    public init(_ encoding: SoundEncoding) throws(ApusError) {
-        encoder = try Encoder(sound: encoding)
+    /// - Throws: 21036 if this machine does not have the encoder.
+    public convenience init(_ encoding: SoundEncoding) throws(ApusError) {
+        try self.init(encoding, libraryOfAMR: nil)
+    }
+
+    /// - Parameter libraryOfAMR: the file that is loaded for AMR; nil for that of the codec. Tests set it.
+    /// - Throws: 21036 if this machine does not have the encoder.
+    package init(_ encoding: SoundEncoding, libraryOfAMR: String?) throws(ApusError) {
+        encoder =
+            switch encoding.codec {
+            case .amrNarrow, .amrWide: try AMREncoder(encoding, fileName: libraryOfAMR)
+            case .aac, .opus, .g711a, .g711u, .mp3, .h264, .h265: try Encoder(sound: encoding)
+            }
         sampleRate = encoding.sampleRate
         converter = SoundConverter(sampleRate: encoding.sampleRate)
         frameSampleCount = encoder.samplesPerFrame
@@ -62,9 +72,8 @@ public final class SoundEncoder: AudioEncodable {
         var frames: [EncodedFrame] = []
         var start = 0
         while pending.count - start >= frameSampleCount {
-            try encoder.prepareFrame()
-            try encoder.fill(with: pending[start..<start + frameSampleCount])
-            for output in try encoder.encode(pts: Int64(encodedCount)) { append(output, to: &frames) }
+            let samples = pending[start..<start + frameSampleCount]
+            for output in try encoder.encode(samples, pts: Int64(encodedCount)) { append(output, to: &frames) }
             encodedCount += frameSampleCount
             start += frameSampleCount
         }

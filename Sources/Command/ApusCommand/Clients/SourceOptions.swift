@@ -14,7 +14,11 @@ struct SourceOptions: ParsableArguments {
     @Option(help: "Set the camera's size and rate.") var cameraSize = "640x480@25"
     @Option(help: "Send the sound of this capture device of ALSA, such as default.") var microphone: String?
     @Option(help: "Send the sound of this WAV file in a loop.") var wav: String?
-    @Option(help: "Encode sound of a test pattern, a microphone or a WAV file as aac, opus, g711a or g711u: aac@16000.")
+    @Option(
+        help: """
+            Encode sound of a test pattern, a microphone or a WAV file as aac, opus, g711a, g711u, amrNarrow or \
+            amrWide: aac@16000.
+            """)
     var sound = "aac@48000"
 
     /// The number of sources that are given. A camera and a sound are one.

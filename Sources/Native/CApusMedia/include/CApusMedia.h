@@ -58,3 +58,20 @@ int apus_av_register_devices(void);
 
 // Copies a picture's planes without padding. Returns the number of bytes, or an error code.
 int apus_copy_picture(const AVFrame *frame, uint8_t *out, int out_count);
+
+// An encoder of AMR. Used by one thread at a time.
+typedef struct apus_amr apus_amr;
+static const int APUS_AMR_NO_LIBRARY = -1;
+static const int APUS_AMR_NO_MEMORY = -2;
+// The room that a frame needs; the longest one has 61 bytes.
+static const int APUS_AMR_FRAME_BYTES = 64;
+
+// Creates an encoder of opencore-amrnb, or with `is_wide` of vo-amrwbenc, whose library is loaded from the file of this
+// name. Returns 0, APUS_AMR_NO_LIBRARY where this machine does not have it, or APUS_AMR_NO_MEMORY.
+int apus_amr_new(const char *library, int is_wide, apus_amr **out);
+// Encodes 20 ms: 160 samples of 8,000 Hz, or 320 of 16,000 Hz if it is wide. `mode` is 0 to 7, or to 8 if it is wide.
+// Writes a frame of the storage format (RFC 4867 §5.3) to `out`, which has room for APUS_AMR_FRAME_BYTES, and returns
+// the number of its bytes.
+int apus_amr_encode(apus_amr *amr, int mode, const int16_t *samples, uint8_t *out);
+// Frees the encoder, and releases its library. NULL is ignored.
+void apus_amr_free(apus_amr *amr);
