@@ -2,7 +2,10 @@ import ApusCluster
 import ApusCore
 import ApusTestKit
 import ApusTransport
+import Glibc
+import Logging
 import NIOCore
+import NIOPosix
 import Synchronization
 import Testing
 
@@ -192,5 +195,53 @@ struct ReplicaServiceTests {
             a.service.stop()
             #expect(await stopped == .shuttingDown)
         }
+    }
+
+    @Test("A thread that is slower than the pause after a failure does not send to an unreachable standby for ever")
+    func unreachable() throws {
+        // On two lanes: the pause of the first one is over when the second one has failed.
+        let shards = [ShardID(0), ShardID(1)]
+        let map = replicaMap(revision: 1, owner: "a", standby: "b", epoch: 1, shards: shards)
+        var configuration = ReplicaConfiguration()
+        configuration.laneCount = 2
+        let service = ReplicaService(
+            configuration: configuration, view: ClusterView(local: node("a"), map: map),
+            loop: MultiThreadedEventLoopGroup.singleton.next(),
+            logger: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() })
+        defer { service.stop() }
+        let links = SlowBrokenLinks()
+        for shard in shards {
+            _ = try #require(service.promote(shard, epoch: 1))
+            let entity = ReplicaKey(kind: EntityKind(rawValue: 1), key: "x")
+            _ = try service.change(shard, epoch: 1, entity, state("1"))
+        }
+        service.connect(links)
+        let count = links.count.withLock { $0 }
+        #expect((2...4).contains(count), "\(count) attempts")
+    }
+}
+
+/// Links without a connection, on a machine on which each attempt takes longer than the pause after it.
+private final class SlowBrokenLinks: ClusterLinks {
+    let count = Mutex(0)
+
+    func setPeers(_ peers: [Peer]) {}
+    func setPath(to peer: NodeName, via helper: NodeName?) {}
+    func wireVersion(of peer: NodeID) -> UInt32? { nil }
+    func reach(_ peer: Peer, timeout: Duration) async -> NodeReach { .silent }
+
+    func ask(
+        _ peer: NodeName, method: UInt16, payload: ByteBuffer, timeout: Duration
+    ) async throws(ApusError) -> ByteBuffer { throw ApusError(.noRoute) }
+
+    /// Succeeds after a while, so that a thread that never gives up comes back.
+    func tell(_ peer: NodeName, lane: Int, method: UInt16, payload: ByteBuffer) throws(ApusError) {
+        let attempts = count.withLock { count in
+            count += 1
+            return count
+        }
+        guard attempts < 50 else { return }
+        usleep(30_000)
+        throw ApusError(.noRoute)
     }
 }

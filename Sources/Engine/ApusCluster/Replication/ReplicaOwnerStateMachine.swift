@@ -317,18 +317,27 @@ package struct ReplicaOwnerStateMachine: Sendable {
     private func lanes(to node: NodeID) -> [ReplicaLane] { peers.keys.filter { $0.node == node } }
 
     /// The messages that can be sent now. Each must be sent at once and in this order, on the lane of its number.
-    package mutating func nextMessages(now: MonotonicTime) -> [(target: NodeID, message: ReplicaMessage)] {
+    ///
+    /// - Parameter startedAt: when the caller has begun to send, for several calls in a row. A lane on which a message
+    ///   could not be sent since then waits for the next time, however long the caller has taken.
+    package mutating func nextMessages(
+        now: MonotonicTime, _ startedAt: MonotonicTime? = nil
+    ) -> [(target: NodeID, message: ReplicaMessage)] {
         var messages: [(target: NodeID, message: ReplicaMessage)] = []
         for index in peers.values.indices {
             let lane = peers.keys[index]
             peers.values[index].release(now: now)
-            while let message = nextMessage(on: lane, now: now) { messages.append((lane.node, message)) }
+            while let message = nextMessage(on: lane, now: now, startedAt ?? now) {
+                messages.append((lane.node, message))
+            }
         }
         return messages
     }
 
-    private mutating func nextMessage(on lane: ReplicaLane, now: MonotonicTime) -> ReplicaMessage? {
-        guard peers[lane]?.canSend(configuration, now: now) == true else { return nil }
+    private mutating func nextMessage(
+        on lane: ReplicaLane, now: MonotonicTime, _ startedAt: MonotonicTime
+    ) -> ReplicaMessage? {
+        guard peers[lane]?.canSend(configuration, now: startedAt) == true else { return nil }
         var batches: [ReplicaBatch] = []
         var byteCount = 0
         var unfinished: [ShardID] = []

@@ -107,6 +107,8 @@ package final class ReplicaService: Sendable {
         var superseded: [(shard: ShardID, epoch: Epoch)] = []
     }
 
+    /// The rounds of sending that a thread makes before it leaves the rest to the event loop.
+    private static let roundsMax = 64
     private static let tickInterval = TimeAmount.milliseconds(10)
     private static let expiryInterval = Duration.milliseconds(100)
     private static let surveyInterval = Duration.seconds(1)
@@ -551,9 +553,10 @@ package final class ReplicaService: Sendable {
 
     /// Sends what can be sent, unless another thread is sending. That thread checks again before it ends.
     private func pump() {
-        var isPumping = false
-        while let (messages, links) = nextMessages(isPumping: isPumping) {
-            isPumping = true
+        let startedAt = MonotonicTime.now()
+        var rounds = 0
+        while rounds < Self.roundsMax, let (messages, links) = nextMessages(isPumping: rounds > 0, startedAt) {
+            rounds += 1
             for (target, message) in messages {
                 do throws(ApusError) {
                     try links.tell(
@@ -564,15 +567,21 @@ package final class ReplicaService: Sendable {
                 }
             }
         }
+        guard rounds == Self.roundsMax else { return }
+        // Other threads add changes all the time. This one has other work.
+        state.withLock { $0.isPumping = false }
+        loop.execute { [weak self] in self?.pump() }
     }
 
     private typealias Messages = [(target: NodeID, message: ReplicaMessage)]
 
-    private func nextMessages(isPumping: Bool) -> (messages: Messages, links: any ClusterLinks)? {
+    private func nextMessages(
+        isPumping: Bool, _ startedAt: MonotonicTime
+    ) -> (messages: Messages, links: any ClusterLinks)? {
         let (messages, links, isTickNew) = state.withLock { state -> (Messages, (any ClusterLinks)?, Bool) in
             guard isPumping || !state.isPumping else { return ([], nil, false) }
             let canSend = state.links != nil && !state.isStopped
-            let messages = canSend ? state.owner.nextMessages(now: .now()) : []
+            let messages = canSend ? state.owner.nextMessages(now: .now(), startedAt) : []
             state.isPumping = !messages.isEmpty
             let isTickNew = !state.isTickScheduled && !state.isStopped && state.isTickWanted
             state.isTickScheduled = state.isTickScheduled || isTickNew
