@@ -14,7 +14,7 @@ extension CallService: CallMedia {
         // Before the call is asked: its end may come while the answer is on its way.
         media.add(key, session, isGranted: false, onChange: onChange)
         do throws(ApusError) {
-            let right = try await right(of: session, in: key.call)
+            let right = try await right(of: session, key)
             guard !connection.isClosed, media.confirmed(key, right) else { throw ApusError(.callUnknown) }
             return right
         } catch {
@@ -55,7 +55,10 @@ extension CallService: CallMedia {
     /// that was disabled, the call ends.
     ///
     /// - Throws: as ``CallMedia/open(_:for:on:onChange:)``.
-    private func right(of session: Session, in id: CallID) async throws(ApusError) -> CallMediaRight {
+    private func right(
+        of session: Session, _ key: CallMediaTable.Key
+    ) async throws(ApusError) -> CallMediaRight {
+        let id = key.call
         let client = try Self.client(session)
         let parties = try await ref(id).ask(
             CallPeek.with { ($0.party, $0.endpoint) = (client.party, client.endpoint.rawValue) },
@@ -83,6 +86,8 @@ extension CallService: CallMedia {
                 ($0.party, $0.endpoint) = (client.party, client.endpoint.rawValue)
                 ($0.kind, $0.number) = (.failed, ErrorCode.mediaDisconnected.number)
             }
+            // Before the call ends, which ends the media with −2508.
+            media.end(key, error)
             _ = try? await ref(id).ask(failure, timeout: Self.askTimeout)
             throw error
         }
@@ -98,7 +103,7 @@ extension CallService: CallMedia {
                 for (key, session) in media.takeDue(Self.checksPerTick) {
                     group.addTask {
                         do throws(ApusError) {
-                            let right = try await self.right(of: session, in: key.call)
+                            let right = try await self.right(of: session, key)
                             _ = self.media.confirmed(key, right)
                         } catch {
                             self.refused(key, error)

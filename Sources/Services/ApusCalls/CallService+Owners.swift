@@ -75,7 +75,7 @@ extension CallService {
         }
         var report = CallReport(kind, by: sender)
         (report.number, report.stage) = (request.code, CallStage(rawValue: request.stage.rawValue) ?? .unspecified)
-        // Whoever has media, or asks for them, is checked again there (right(of:in:)).
+        // Whoever has media, or asks for them, is checked again there (right(of:_:)).
         guard kind == .accepted else {
             return ClientCallInfo(id, try await ref(id).ask(report, timeout: try call.timeLeft()))
         }
