@@ -359,7 +359,7 @@ let package = Package(
         layer("Testing", "ApusTestKit", ["ApusCore", nioCore, nioPosix, nioHTTP1]),
         layer(
             "Testing", "ApusSimulation",
-            ["ApusCore", "ApusWire", "ApusStorage", "ApusCluster", nioCore, dequeModule, protobuf]),
+            ["ApusCore", "ApusWire", "ApusStorage", "ApusCluster", "ApusCalls", nioCore, dequeModule, protobuf]),
         .target(
             name: "CApusTestTLS", path: "Sources/Testing/CApusTestTLS",
             linkerSettings: [.linkedLibrary("ssl"), .linkedLibrary("crypto")]),
@@ -377,7 +377,7 @@ let package = Package(
                 tracing, nioCore, nioPosix, protobuf, log,
             ]),
         test("ApusCommandsTests", ["ApusCore", "ApusCommands", protobuf]),
-        test("ApusCallsTests", ["ApusCore", "ApusCalls", protobuf]),
+        test("ApusCallsTests", ["ApusCore", "ApusCluster", "ApusCalls", protobuf]),
         test(
             "ApusFirmwareTests",
             [

@@ -106,7 +106,8 @@ struct AnsweringTests {
         #expect(alone.phase == .recording)
     }
 
-    @Test("CALL-5: no machine takes a call that crosses another one, and a message ends when the called party calls back")
+    @Test(
+        "CALL-5: no machine takes a call that crosses another one, and a message ends when the called party calls back")
     func crossing() throws {
         var crossed = try CallDriver(placing: CallDriver.start(answering: CallDriver.machine(of: Self.bell)))
         crossed.happen(.partyClaimed(CallDriver.caller.party))

@@ -1,5 +1,5 @@
-import ApusCluster
-import ApusCore
+package import ApusCluster
+package import ApusCore
 import ApusWire
 import Foundation
 import SwiftProtobuf
@@ -7,54 +7,54 @@ import SwiftProtobuf
 // Calls and parties at the owners of their shards. Both are replicated: they survive the death of any node.
 
 extension EntityKind {
-    static let calls = Self(rawValue: 8)
-    static let callParties = Self(rawValue: 9)
+    package static let calls = Self(rawValue: 8)
+    package static let callParties = Self(rawValue: 9)
 }
 
 extension CallEntity: EntityContentMessage {}
 extension CallPartyEntity: EntityContentMessage {}
 
 extension CallPlace: EntityMessage {
-    typealias Reply = CallLegView
-    static var method: UInt16 { 0x0141 }
-    static var isIdempotent: Bool { true }
+    package typealias Reply = CallLegView
+    package static var method: UInt16 { 0x0141 }
+    package static var isIdempotent: Bool { true }
 }
 
 extension CallReport: EntityMessage {
-    typealias Reply = CallLegView
-    static var method: UInt16 { 0x0142 }
-    static var isIdempotent: Bool { true }
+    package typealias Reply = CallLegView
+    package static var method: UInt16 { 0x0142 }
+    package static var isIdempotent: Bool { true }
 }
 
 extension CallNote: EntityMessage {
-    typealias Reply = CallNoted
-    static var method: UInt16 { 0x0143 }
-    static var isIdempotent: Bool { true }
+    package typealias Reply = CallNoted
+    package static var method: UInt16 { 0x0143 }
+    package static var isIdempotent: Bool { true }
 }
 
 extension CallPeek: EntityMessage {
-    typealias Reply = CallParties
-    static var method: UInt16 { 0x014a }
-    static var isIdempotent: Bool { true }
-    static var interleaves: Bool { true }
+    package typealias Reply = CallParties
+    package static var method: UInt16 { 0x014a }
+    package static var isIdempotent: Bool { true }
+    package static var interleaves: Bool { true }
 }
 
 /// A call asks its owner's node to record a message.
 extension CallRecording: NodeMessage {
-    typealias Reply = CallRecordingTaken
-    static var method: UInt16 { 0x004c }
+    package typealias Reply = CallRecordingTaken
+    package static var method: UInt16 { 0x004c }
 }
 
 /// A node asks itself to write the record of a call that has ended.
 
 extension CallFinished: NodeMessage {
-    typealias Reply = CallFinishedTaken
-    static var method: UInt16 { 0x0048 }
+    package typealias Reply = CallFinishedTaken
+    package static var method: UInt16 { 0x0048 }
 }
 
 extension CallID {
     /// A call of this shard. Whoever does not know the number cannot guess the id.
-    init(shard: ShardID, _ number: RequestID) {
+    package init(shard: ShardID, _ number: RequestID) {
         let shard = String(shard.rawValue, radix: 16)
         let digits = [number.high, number.low].map { half in
             let text = String(half, radix: 16)
@@ -66,7 +66,7 @@ extension CallID {
     /// The entity of the call.
     ///
     /// - Throws: −2508 if no call has such an id.
-    func address() throws(ApusError) -> EntityAddress {
+    package func address() throws(ApusError) -> EntityAddress {
         let parts = rawValue.split(separator: "-", omittingEmptySubsequences: false)
         guard parts.count == 2, parts[0].utf8.count == 3, parts[1].utf8.count == 32,
             let shard = UInt16(parts[0], radix: 16), shard < ShardID.count
@@ -76,16 +76,20 @@ extension CallID {
 }
 
 /// The kind of calls; the key is the call's id, and the shard that of the first called party.
-struct CallKind {
+package struct CallKind {
     private static let reminder = "advance"
 
-    let configuration: CallConfiguration
-    /// This node: it writes the record.
-    let node: NodeName
+    private let configuration: CallConfiguration
+    private let node: NodeName
+
+    /// - Parameter node: this node. It writes the record.
+    package init(configuration: CallConfiguration, node: NodeName) {
+        (self.configuration, self.node) = (configuration, node)
+    }
 
     private typealias Body<Reply> = (inout CallStateMachine, Int64, inout [CallAction]) throws(ApusError) -> Reply
 
-    var definition: EntityDefinition<CallEntity> {
+    package var definition: EntityDefinition<CallEntity> {
         var definition = EntityDefinition<CallEntity>(.calls, name: "calls", durability: .replicated)
         definition.on(CallPlace.self) { call, message, scope throws(ApusError) in
             let start = try CallStart(message, CallID(unchecked: scope.address.key), configuration)
@@ -166,7 +170,10 @@ struct CallKind {
         let state = machine.state
         switch action {
         case .claim(let party, let claim):
-            try scope.tell(CallPartyEntity.self, party.address, CallClaimRequest.with { $0.claim = claim })
+            let request = CallClaimRequest.with {
+                ($0.claim, $0.endpoints) = (claim, Self.endpoints(of: party, in: state))
+            }
+            try scope.tell(CallPartyEntity.self, party.address, request)
         case .release(let party):
             try scope.tell(CallPartyEntity.self, party.address, CallRelease.with { $0.call = scope.address.key })
         case .ring(let leg):
@@ -195,6 +202,14 @@ struct CallKind {
         }
     }
 
+    /// The clients of a claimed party that take part, or may. The party's report that one of them is away may have been
+    /// lost with a former owner.
+    private static func endpoints(of party: CallParty, in state: CallState) -> [String] {
+        guard state.claims.contains(where: { $0.party == party && $0.status == .claimed }) else { return [] }
+        let legs = state.legs.indices.filter { state.legs[$0].status != .ended && state.party(of: $0) == party }
+        return legs.map { state.legs[$0].endpoint }
+    }
+
     /// Asks the own node to notify an app by push.
     private func push(
         _ leg: Int, of state: CallState, _ scope: inout EntityScope, isOver: Bool = false
@@ -210,7 +225,7 @@ struct CallKind {
 
     /// Ends the media of both sides at the nodes of their connections.
     private static func notifyMediaEnded(of state: CallState, _ scope: inout EntityScope) throws(ApusError) {
-        for leg in Set([0, Int(state.winner)]) {
+        for leg in Set([0, Int(state.winner)]).sorted() {
             let forward = CallForward.with {
                 $0.endpoint = state.legs[leg].endpoint
                 $0.notice = .with { ($0.call, $0.mediaEnded) = (state.id, true) }
@@ -266,7 +281,7 @@ extension CallParty {
     static let accountByteCountMax = EntityAddress.keyByteCountMax - 1
 
     /// The entity of the party. A device and an account may have the same name.
-    var address: EntityAddress {
+    package var address: EntityAddress {
         // An account whose name leaves no room for the prefix does not call, so its name is cut here only where a node
         // has sent it that should not have.
         let key = kind == .device ? id : "@" + id.prefix(Self.accountByteCountMax)

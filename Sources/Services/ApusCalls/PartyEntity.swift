@@ -1,61 +1,67 @@
-import ApusCluster
+package import ApusCluster
 package import ApusCore
 import ApusWire
 import SwiftProtobuf
 
 extension CallListen: EntityMessage {
-    typealias Reply = CallListening
-    static var method: UInt16 { 0x0144 }
-    static var isIdempotent: Bool { true }
+    package typealias Reply = CallListening
+    package static var method: UInt16 { 0x0144 }
+    package static var isIdempotent: Bool { true }
 }
 
 extension CallLeave: EntityMessage {
-    typealias Reply = CallLeft
-    static var method: UInt16 { 0x0145 }
-    static var isIdempotent: Bool { true }
+    package typealias Reply = CallLeft
+    package static var method: UInt16 { 0x0145 }
+    package static var isIdempotent: Bool { true }
 }
 
 extension CallClaimRequest: EntityMessage {
-    typealias Reply = CallClaimTaken
-    static var method: UInt16 { 0x0146 }
-    static var isIdempotent: Bool { true }
+    package typealias Reply = CallClaimTaken
+    package static var method: UInt16 { 0x0146 }
+    package static var isIdempotent: Bool { true }
 }
 
 extension CallRelease: EntityMessage {
-    typealias Reply = CallReleased
-    static var method: UInt16 { 0x0147 }
-    static var isIdempotent: Bool { true }
+    package typealias Reply = CallReleased
+    package static var method: UInt16 { 0x0147 }
+    package static var isIdempotent: Bool { true }
 }
 
 extension CallForward: EntityMessage {
-    typealias Reply = CallForwarded
-    static var method: UInt16 { 0x0148 }
-    static var isIdempotent: Bool { true }
+    package typealias Reply = CallForwarded
+    package static var method: UInt16 { 0x0148 }
+    package static var isIdempotent: Bool { true }
 }
 
 extension CallReach: EntityMessage {
-    typealias Reply = CallReachable
-    static var method: UInt16 { 0x0149 }
-    static var isIdempotent: Bool { true }
-    static var interleaves: Bool { true }
+    package typealias Reply = CallReachable
+    package static var method: UInt16 { 0x0149 }
+    package static var isIdempotent: Bool { true }
+    package static var interleaves: Bool { true }
 }
 
 /// The owner of a party sends a notice to the node of a connection.
 extension CallDeliver: NodeMessage {
-    typealias Reply = CallDelivered
-    static var method: UInt16 { 0x0047 }
+    package typealias Reply = CallDelivered
+    package static var method: UInt16 { 0x0047 }
 }
 
 /// The kind of parties: the call that a party is on, and the connections that take its calls. The key is the name of
 /// the device, or `@` and that of the account.
-struct PartyKind {
+package struct PartyKind {
     private static let reminder = "advance"
+    /// The most clients that are looked at for a renewal.
+    private static let endpointsMax = 32
 
-    let configuration: CallConfiguration
-    /// True for a node that has not died, by its name and incarnation.
-    let isAlive: @Sendable (String, UInt64) -> Bool
+    private let configuration: CallConfiguration
+    private let isAlive: @Sendable (String, UInt64) -> Bool
 
-    var definition: EntityDefinition<CallPartyEntity> {
+    /// - Parameter isAlive: true for a node that has not died, by its name and incarnation.
+    package init(configuration: CallConfiguration, isAlive: @escaping @Sendable (String, UInt64) -> Bool) {
+        (self.configuration, self.isAlive) = (configuration, isAlive)
+    }
+
+    package var definition: EntityDefinition<CallPartyEntity> {
         var definition = EntityDefinition<CallPartyEntity>(
             .callParties, name: "parties of calls", durability: .replicated)
         definition.on(CallListen.self) { party, message, scope throws(ApusError) in
@@ -66,7 +72,7 @@ struct PartyKind {
             return CallLeft()
         }
         definition.on(CallClaimRequest.self) { party, message, scope throws(ApusError) in
-            try claim(message.claim, &party, &scope)
+            try claim(message, &party, &scope)
             return CallClaimTaken()
         }
         definition.on(CallRelease.self) { party, message, scope throws(ApusError) in
@@ -135,8 +141,9 @@ struct PartyKind {
     }
 
     private func claim(
-        _ claim: CallPartyClaim, _ party: inout CallPartyEntity, _ scope: inout EntityScope
+        _ message: CallClaimRequest, _ party: inout CallPartyEntity, _ scope: inout EntityScope
     ) throws(ApusError) {
+        let claim = message.claim
         var machine = try PartyStateMachine(restoring: party.state, configuration)
         let id = CallID(unchecked: claim.call)
         let answer = try machine.claim(claim, at: scope.wallMilliseconds)
@@ -154,6 +161,11 @@ struct PartyKind {
         }
         // Renewals come while a call goes on, so the death of a node is noticed without a message of it.
         try remove(&party, &scope) { !isAlive($0.node, $0.incarnation) }
+        guard answer == .granted else { return }
+        for endpoint in message.endpoints.prefix(Self.endpointsMax)
+        where !party.listeners.contains(where: { $0.endpoint == endpoint }) {
+            try reportAway(endpoint, party, to: id, &scope)
+        }
     }
 
     private func forward(
@@ -170,8 +182,15 @@ struct PartyKind {
                 })
         }
         guard listeners.isEmpty, let id = CallID(rawValue: message.notice.call) else { return }
-        let away = CallListener.with { ($0.endpoint, $0.session) = (message.endpoint, party.session) }
-        try report(.sessionEnded, away, to: id, &scope)
+        try reportAway(message.endpoint, party, to: id, &scope)
+    }
+
+    /// The call is notified of a client that has no connection, although it may know that.
+    private func reportAway(
+        _ endpoint: String, _ party: CallPartyEntity, to call: CallID, _ scope: inout EntityScope
+    ) throws(ApusError) {
+        let away = CallListener.with { ($0.endpoint, $0.session) = (endpoint, party.session) }
+        try report(.sessionEnded, away, to: call, &scope)
     }
 
     private func report(
@@ -191,7 +210,8 @@ struct PartyKind {
     ) throws(ApusError) {
         guard let address = try? call.address() else { return }
         let own = Self.party(scope.address)
-        try scope.tell(CallEntity.self, address, CallNote.with { ($0.kind, $0.party, $0.crossed) = (kind, own, isCrossed) })
+        try scope.tell(
+            CallEntity.self, address, CallNote.with { ($0.kind, $0.party, $0.crossed) = (kind, own, isCrossed) })
     }
 
     private static func party(_ address: EntityAddress) -> CallParty {

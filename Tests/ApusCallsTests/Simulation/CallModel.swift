@@ -146,7 +146,8 @@ struct CallModel {
         case .partyRefused(let party), .partyCrossed(let party):
             // The caller was taken over by the call of the party whose machine it speaks to.
             if messageAt != nil, holds[0].party == party { return finish(caller: 0, others: 0) }
-            guard winner == nil, messageAt == nil, let hold = holds.firstIndex(where: { $0.party == party }), holds[hold].hold != .gone
+            guard winner == nil, messageAt == nil, let hold = holds.firstIndex(where: { $0.party == party }),
+                holds[hold].hold != .gone
             else { return }
             holds[hold].hold = .gone
             if case .partyCrossed = event { machine = nil }

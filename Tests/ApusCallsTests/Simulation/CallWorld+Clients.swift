@@ -274,7 +274,8 @@ extension CallWorld {
             let part = clients[client].parts[other]
             let (own, ringing) = (starts[other], starts[call])
             let isCrossing =
-                part.leg == 0 && (!part.hasAccepted || part.grantedPeer == 0) && own.targets.allSatisfy { $0.party == ringing.caller.party }
+                part.leg == 0 && (!part.hasAccepted || part.grantedPeer == 0)
+                && own.targets.allSatisfy { $0.party == ringing.caller.party }
                 && ringing.targets.allSatisfy { $0.party == own.caller.party } && ringing.id < own.id
             return part.isActive && !isCrossing
         }

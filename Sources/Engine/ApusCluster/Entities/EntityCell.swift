@@ -54,7 +54,7 @@ final class EntityEnding: Sendable {
     let send: @Sendable () -> Void
     let refuse: @Sendable (ApusError) -> Void
     let call: EntityCall
-    let tellings: [EntityScope.Telling]
+    let tellings: [any EntityTelling]
     let reminders: [ReminderChange]
     let isDone: Bool
 
@@ -271,7 +271,7 @@ package actor EntityCell<Content: EntityContent> {
         // Messages of an entity that was released are dropped.
         if !ending.tellings.isEmpty, registry.owns(address.shard, epoch) {
             for (index, tell) in ending.tellings.enumerated() {
-                tell(registry, makeCall(ending.call, index: UInt64(index)))
+                tell.send(registry, makeCall(ending.call, index: UInt64(index)))
             }
         }
         if ending.isDone { registry.passivate(address) }

@@ -10,6 +10,9 @@ import SwiftProtobuf
 package struct EntityDefinition<Content: EntityContent>: Sendable {
     package typealias Timer = @Sendable (inout Content, _ name: String, inout EntityScope) throws(ApusError) -> Void
     typealias Registration = @Sendable (inout EntityHandlers<EntityCell<Content>>) -> Void
+    /// Decodes a message, and returns what carries it out; nil if it is malformed. The closure receives the error of a
+    /// message that fails.
+    typealias Reader = @Sendable ([UInt8], @escaping @Sendable (ApusError) -> Void) -> EntityWork<Content>.Body?
 
     package let kind: EntityKind
     /// The name in logs and errors.
@@ -23,6 +26,8 @@ package struct EntityDefinition<Content: EntityContent>: Sendable {
     package var memory = RequestMemory.Configuration()
     private(set) var timer: Timer?
     private(set) var registrations: [Registration] = []
+    /// By method, for an ``EntityTrial``.
+    private(set) var readers: [UInt16: Reader] = [:]
 
     package init(_ kind: EntityKind, name: String, durability: EntityDurability) {
         (self.kind, self.name, self.durability) = (kind, name, durability)
@@ -120,6 +125,12 @@ package struct EntityDefinition<Content: EntityContent>: Sendable {
                     EntityWork(
                         call, body(message, call.request != nil, answer), refuse: { answer(.failure($0)) },
                         repeatAnswer: { answer(Self.reply($0)) }))
+            }
+        }
+        readers[M.method] = { bytes, fail in
+            guard let message = try? M(serializedBytes: bytes) else { return nil }
+            return body(message, true) { result in
+                if case .failure(let error) = result { fail(error) }
             }
         }
     }

@@ -7,9 +7,6 @@ package import ApusCore
 /// If the node dies between the confirmation and the sending, its tells are lost. A message that must not be lost is
 /// sent with ask, or from a reminder.
 package struct EntityScope: Sendable {
-    /// A message to another entity, sent when the change is confirmed.
-    typealias Telling = @Sendable (EntityRegistry, EntityCall) -> Void
-
     /// The most timers of an entity.
     package static let timerCountMax = 16
     /// The most tells that one message may cause.
@@ -30,7 +27,7 @@ package struct EntityScope: Sendable {
     package let wallMilliseconds: Int64
 
     private let makeID: @Sendable () -> RequestID
-    private(set) var tellings: [Telling] = []
+    private(set) var tellings: [any EntityTelling] = []
     /// The entity's pending reminders, including the changes of this message.
     package private(set) var reminders: [Reminder]
     private(set) var reminderChanges: [ReminderChange] = []
@@ -63,10 +60,7 @@ package struct EntityScope: Sendable {
         guard tellings.count < Self.tellCountMax else {
             throw ApusError(.overloaded, "one message sends too many others")
         }
-        tellings.append { registry, call in
-            // If the target cannot be reached, the message is lost: a tell has no guarantee.
-            try? registry.ref(EntityCell<Content>.self, target).tell(message, call: call)
-        }
+        tellings.append(EntityTell<Content, M>(entity: target, message: message))
     }
 
     /// Sends a node a message without an answer. The node may be the one on which the entity is active.
@@ -76,7 +70,7 @@ package struct EntityScope: Sendable {
         guard tellings.count < Self.tellCountMax else {
             throw ApusError(.overloaded, "one message causes too many others")
         }
-        tellings.append { registry, _ in registry.tell(node, message) }
+        tellings.append(NodeTell(node: node, message: message))
     }
 
     /// Sets a reminder. It is delivered at whichever node the entity is then. It replaces a reminder of the same name.

@@ -1354,6 +1354,9 @@ package nonisolated struct CallClaimRequest: Sendable {
   /// Clears the value of `claim`. Subsequent reads from it will return its default value.
   package mutating func clearClaim() {self._claim = nil}
 
+  /// Of a renewal: the clients of the party that take part. The party reports those that are away.
+  package var endpoints: [String] = []
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -3091,7 +3094,7 @@ nonisolated extension CallLeft: SwiftProtobuf.Message, SwiftProtobuf._MessageImp
 
 nonisolated extension CallClaimRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".ClaimRequest"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}claim\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}claim\0\u{1}endpoints\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -3100,6 +3103,7 @@ nonisolated extension CallClaimRequest: SwiftProtobuf.Message, SwiftProtobuf._Me
       // enabled. https://github.com/apple/swift-protobuf/issues/1034
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularMessageField(value: &self._claim) }()
+      case 2: try { try decoder.decodeRepeatedStringField(value: &self.endpoints) }()
       default: break
       }
     }
@@ -3113,11 +3117,15 @@ nonisolated extension CallClaimRequest: SwiftProtobuf.Message, SwiftProtobuf._Me
     try { if let v = self._claim {
       try visitor.visitSingularMessageField(value: v, fieldNumber: 1)
     } }()
+    if !self.endpoints.isEmpty {
+      try visitor.visitRepeatedStringField(value: self.endpoints, fieldNumber: 2)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: CallClaimRequest, rhs: CallClaimRequest) -> Bool {
     if lhs._claim != rhs._claim {return false}
+    if lhs.endpoints != rhs.endpoints {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -192,8 +192,15 @@ final class EntityNode {
         }
     }
 
-    /// The handler of every message.
     private func carryOut(_ call: SimulatedCall, _ content: SimulatedContent, _ cell: SimulatedCell) -> Machine.Result {
+        guard let service = world.service else { return count(call, content, cell) }
+        let result = service.carryOut(call, content, cell, at: self)
+        if world.mutant == .tellsEarly { tell(result.ending, cell) }
+        return result
+    }
+
+    /// The handler of every message of the entities that count.
+    private func count(_ call: SimulatedCall, _ content: SimulatedContent, _ cell: SimulatedCell) -> Machine.Result {
         var ending = SimulatedEnding(call: call)
         if case .reminded(let reminder) = call.operation,
             !cell.machine.state.reminders.contains(where: { $0.id == reminder.id })
@@ -221,7 +228,7 @@ final class EntityNode {
             }
         case .reminded(let reminder): ending.reminders = [.delivered(reminder)]
         case .tell(let target): ending.telling = (target, world.ledger.add(target, .telling(call.number), .told))
-        case .change, .turn, .fail, .told: break
+        case .change, .turn, .fail, .told, .message: break
         }
         let answer = SimulatedContent.bytes(of: content.count)
         ending.answer = answer
@@ -231,35 +238,97 @@ final class EntityNode {
             ending: ending)
     }
 
-    /// The change is confirmed. Sends its answer and its messages to others.
+    /// The change is confirmed. An entity of a service waits until the node may answer, as ``EntityCell`` does.
     private func finish(_ ending: SimulatedEnding, _ cell: SimulatedCell) {
+        guard world.service != nil, !cell.held.isEmpty || !mayAnswer else { return send(ending, of: cell) }
+        cell.held.append(ending)
+        if cell.held.count == 1 { awaitPermission(cell) }
+    }
+
+    private var mayAnswer: Bool { process.membership.promises.permissionEnd > now }
+
+    private func awaitPermission(_ cell: SimulatedCell) {
+        later(22, after: world.simulation.span(2...8)) {
+            if cell.machine.isOver {
+                while let ending = cell.held.popFirst() {
+                    self.end(ending.call, .refused(ApusError(.linkLost), knownEpoch: nil), cell)
+                }
+            }
+            while self.mayAnswer, let ending = cell.held.popFirst() { self.send(ending, of: cell) }
+            if !cell.held.isEmpty { self.awaitPermission(cell) }
+        }
+    }
+
+    /// Sends the answer, and the messages to others.
+    private func send(_ ending: SimulatedEnding, of cell: SimulatedCell) {
         note(ending.reminders, of: cell.address)
-        end(ending.call, ending.answer.map { .answered($0, cell.epoch) } ?? .threw, cell)
+        end(ending.call, ending.answer.map { .answered($0, cell.epoch) } ?? .threw(ending.error), cell)
+        world.service?.finished(ending, of: cell, at: self)
         if world.mutant != .tellsEarly { tell(ending, cell) }
+        if ending.isDone { releaseIfIdle(cell) }
+    }
+
+    /// The entity leaves memory if nothing waits for it.
+    func releaseIfIdle(_ cell: SimulatedCell) {
+        completions.append {
+            guard cell.runningCount == 0, cell.machine.isIdle else { return }
+            self.perform(cell, cell.machine.leave())
+        }
     }
 
     private func tell(_ ending: SimulatedEnding, _ cell: SimulatedCell) {
         let shard = cell.address.shard
-        guard let (target, number) = ending.telling, isLocal(shard, epoch: cell.epoch) else { return }
+        guard isLocal(shard, epoch: cell.epoch) else { return }
         let sender = EntityHeader(
             kind: cell.address.kind, shard: shard, epoch: cell.epoch, key: cell.address.key)
+        for (index, told) in ending.tellings.enumerated() {
+            send(told, sender, id: ending.call.id?.derived(.max - UInt64(index)))
+        }
+        guard let (target, number) = ending.telling else { return }
         var call = SimulatedCall(
             entity: target, number: number, id: ending.call.id?.derived(.max), operation: .told, origin: .tell)
         if world.mutant != .dropsEpochs { call.chain = CallChain(sender: sender) }
         world.ledger.left(number, under: cell.epoch)
-        let view = process.view
-        guard let owner = view.owner(of: target.shard)?.id, let node = world.node(of: owner) else { return }
-        let epoch = view[target.shard].epoch
+        tell(call, sender)
+    }
+
+    /// Sends a message of a service, to an entity or to a node.
+    private func send(_ told: EntityTold, _ sender: EntityHeader, id request: RequestID?) {
+        switch told.target {
+        case .entity(let target):
+            var call = SimulatedCall(
+                entity: target, number: 0, id: request, operation: .message(told.method, told.message), origin: .tell)
+            if world.mutant != .dropsEpochs { call.chain = CallChain(sender: sender) }
+            tell(call, sender)
+        case .node(let name) where name == id.name:
+            later(18, after: world.simulation.span(0...1)) { self.world.service?.received(told, at: self) }
+        case .node(let name):
+            guard let node = world.node(named: name), process.linked.contains(node.id) else { return }
+            send(to: node, 19) { node.world.service?.received(told, at: node) }
+        }
+    }
+
+    /// Sends an entity a message that nobody answers.
+    ///
+    /// - Parameter sender: the entity that sends it; nil for this node.
+    func tell(_ call: SimulatedCall, _ sender: EntityHeader? = nil) {
+        let (view, shard) = (process.view, call.entity.shard)
+        guard let owner = view.owner(of: shard)?.id, let node = world.node(of: owner) else { return }
+        let epoch = view[shard].epoch
         // On another path than the answers: it may be much later.
-        let delay = world.simulation.chance(0.1) ? world.simulation.span(50...1500) : world.simulation.span(0...5)
+        // A message without an answer may be lost.
+        if world.service != nil, !world.simulation.isHealed, world.simulation.chance(0.05) { return }
+        let lateRate = world.service == nil ? 0.1 : world.simulation.isHealed ? 0 : 0.02
+        let isLate = world.simulation.chance(lateRate)
+        let delay = isLate ? world.simulation.span(50...1500) : world.simulation.span(0...5)
         node.later(6, after: delay) { node.isTold(call, epoch: epoch, sender) }
     }
 
-    private func isTold(_ call: SimulatedCall, epoch: Epoch, _ sender: EntityHeader) {
+    private func isTold(_ call: SimulatedCall, epoch: Epoch, _ sender: EntityHeader?) {
         guard !call.chain.isStale(knowing: { process.view[$0].epoch }) else { return }
         guard admit(call, epoch: epoch) else { return }
         world.toldCount += 1
-        if sender.epoch < process.view[sender.shard].epoch {
+        if let sender, sender.epoch < process.view[sender.shard].epoch {
             world.fail(
                 "\(id) accepts a message of shard \(sender.shard) under epoch \(sender.epoch), and knows a later")
         }

@@ -90,7 +90,7 @@ extension EntityWorkload {
             }
             return "\(entity) is to be reminded"
         }
-        return nil
+        return service?.unrest()
     }
 
     func checkEnd() {
@@ -107,6 +107,7 @@ extension EntityWorkload {
         for entity in entities { checkTellings(contents[entity] ?? [], of: entity, contents) }
         checkIndexes()
         checkReminderRecords()
+        service?.checkEnd()
     }
 
     private func check(_ numbers: [Int], of entity: EntityAddress) {

@@ -33,8 +33,10 @@ final class EntityWorkload: SimulationWorkload {
     var ledger = EntityLedger()
     private(set) lazy var clients = EntityClients(world: self)
     private(set) lazy var asks = EntityAsks(world: self)
+    /// The service whose entities there are; nil for entities that count.
+    private(set) var service: (any SimulatedService)?
     /// By the process's index.
-    private var nodes: [EntityNode?] = []
+    private(set) var nodes: [EntityNode?] = []
     /// By shard, the newest epoch under which it is claimed in the records.
     var claims: [UInt64: Epoch] = [:]
     var refusalCount = 0
@@ -44,18 +46,24 @@ final class EntityWorkload: SimulationWorkload {
     var lostCount = 0
     var promotionCount = 0
 
-    init(_ simulation: ClusterSimulation, mutant: EntityMutant, isLarge: Bool) {
+    /// - Parameter makeService: of a run with the entities of a service: makes it.
+    init(
+        _ simulation: ClusterSimulation, mutant: EntityMutant, isLarge: Bool,
+        makeService: ((EntityWorkload) -> any SimulatedService)? = nil
+    ) {
         self.simulation = simulation
         self.mutant = mutant
         self.isLarge = isLarge
         var settings = EntitySettings(profile: simulation.profile, random: &simulation.random)
         if isLarge { settings.enlarge() }
+        if makeService != nil { (settings.entityCount, settings.clientCount) = (0, 0) }
         self.settings = settings
         collection = Self.makeCollection(mutant)
         records = SimulatedRecordStore(simulation: simulation, failureRate: settings.recordFailureRate)
         let distance = SimulationSettings.shardCount / settings.shardCount
         shards = (0..<settings.shardCount).map { ShardID(UInt16($0 * distance)) }
         entities = Self.makeEntities(settings, shards)
+        service = makeService?(self)
     }
 
     private static func makeEntities(_ settings: EntitySettings, _ shards: [ShardID]) -> [EntityAddress] {
@@ -97,6 +105,10 @@ final class EntityWorkload: SimulationWorkload {
 
     func node(of id: NodeID) -> EntityNode? { simulation.runningProcess(of: id).flatMap { node($0) } }
 
+    func node(named name: NodeName) -> EntityNode? {
+        simulation.nameIndex(of: name).flatMap { simulation.runningProcess(named: $0) }.flatMap { node($0) }
+    }
+
     private func node(_ process: SimulatedProcess) -> EntityNode? {
         process.index < nodes.count ? nodes[process.index] : nil
     }
@@ -130,7 +142,11 @@ final class EntityWorkload: SimulationWorkload {
         nodes[process.index] = EntityNode(world: self, process: process)
     }
 
-    func adopted(_ map: ClusterMap, by process: SimulatedProcess) { node(process)?.adopted(map) }
+    func adopted(_ map: ClusterMap, by process: SimulatedProcess) {
+        guard let node = node(process) else { return }
+        node.adopted(map)
+        service?.adopted(node)
+    }
 
     func made(_ map: ClusterMap, after old: ClusterMap) {
         for shard in shards where map[shard] != old[shard] {
@@ -141,7 +157,9 @@ final class EntityWorkload: SimulationWorkload {
     }
 
     func stopped(_ process: SimulatedProcess) {
-        if process.index < nodes.count { nodes[process.index] = nil }
+        guard let node = node(process) else { return }
+        nodes[process.index] = nil
+        service?.stopped(node)
     }
 
     func linkUp(_ peer: NodeID, at process: SimulatedProcess) {
@@ -175,7 +193,10 @@ final class EntityWorkload: SimulationWorkload {
 
     // MARK: Faults
 
-    func begin() { clients.begin() }
+    func begin() {
+        clients.begin()
+        service?.begin()
+    }
 
     func makeFault() {
         let now = simulation.now

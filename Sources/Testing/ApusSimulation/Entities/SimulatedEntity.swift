@@ -1,6 +1,7 @@
 import ApusCluster
 import ApusCore
 import ApusStorage
+import DequeModule
 import Foundation
 import SwiftProtobuf
 
@@ -63,6 +64,8 @@ struct SimulatedCall: Sendable {
         case told
         /// A reminder.
         case reminded(Reminder)
+        /// A message of a service's kind of entity, by its method.
+        case message(UInt16, [UInt8])
     }
 
     enum Origin: Sendable, Equatable {
@@ -89,13 +92,19 @@ struct SimulatedEnding: Sendable {
     var reminders: [ReminderChange] = []
     /// A message to another entity, under its number.
     var telling: (target: EntityAddress, number: Int)?
+    /// Of an entity of a service: the error that the handler has thrown, its state afterwards, and what it sends.
+    var error: ApusError?
+    var content: SimulatedContent?
+    var tellings: [EntityTold] = []
+    /// The entity is released if nothing else waits for it.
+    var isDone = false
 }
 
 /// The outcome of a call.
 enum SimulatedOutcome {
     /// With the epoch of the owner that answered.
     case answered([UInt8], Epoch)
-    case threw
+    case threw(ApusError?)
     case refused(ApusError, knownEpoch: Epoch?)
 }
 
@@ -110,6 +119,8 @@ final class SimulatedCell {
     var version: UInt64 = 0
     /// Admitted calls that are not answered.
     var runningCount = 0
+    /// What is sent when the node may answer again.
+    var held: Deque<SimulatedEnding> = []
 
     init(_ address: EntityAddress, epoch: Epoch) {
         (self.address, self.epoch) = (address, epoch)
