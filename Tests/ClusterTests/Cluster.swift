@@ -54,9 +54,11 @@ final class Cluster {
     ///   - advertised: the port at which clients are told to find node N; its own where nil.
     ///   - tokenKey: the file of the key that node N checks tokens with; the cluster's where nil.
     ///   - records: the file of the records.
+    ///   - environment: of the nodes, beside that of the test.
     init(
         configuredNodes nodes: Int, basePort: Int, advertised: (Int) -> Int? = { _ in nil },
-        tokenKey: (Int) -> String? = { _ in nil }, records: String = "shared/records.sqlite"
+        tokenKey: (Int) -> String? = { _ in nil }, records: String = "shared/records.sqlite",
+        environment: [String: String] = [:]
     ) throws {
         self.basePort = basePort
         directory = NSTemporaryDirectory() + "/apus-test-\(UUID().uuidString)"
@@ -85,7 +87,7 @@ final class Cluster {
                 """
             try text.write(toFile: "\(configs)/n\(node).yaml", atomically: true, encoding: .utf8)
         }
-        let up = try Self.run(["cluster", "up", "--configs", configs, "--dir", directory])
+        let up = try Self.run(["cluster", "up", "--configs", configs, "--dir", directory], environment: environment)
         try #require(up.status == 0, "\(up.all)")
     }
 

@@ -13,8 +13,18 @@ import Testing
 struct FullDiskTests {
     private static let bell = DeviceID(unchecked: "bell")
 
+    /// The device carries out the commands that ``fill(_:_:)`` sends.
+    private static func carryOut(_ bell: CallClient) -> Task<Void, Never> {
+        let commands = DeviceCommands(session: bell.session, log: Logger(label: "test"))
+        commands.onAction("add") { json throws(ApusError) in json }
+        return Task { _ = try? await commands.run() }
+    }
+
     /// Takes the room of the disk, and that which the records have already: with long properties, then with commands.
     private static func fill(_ disk: TestDisk, _ app: ClientSession) async throws {
+        _ = try await eventually { () throws(ApusError) in
+            try await app.performAction("Action.add.ctlVal", json: "1", on: bell)
+        }
         try #require(disk.fill(disk.path + "/ballast"))
         let text = String(repeating: "x", count: 7000)
         let error = await #expect(throws: ApusError.self) {
@@ -54,14 +64,9 @@ struct FullDiskTests {
         let cluster = try Cluster(configuredNodes: 3, basePort: 31_030, records: disk.path + "/records.sqlite")
         defer { cluster.down() }
         let (bell, app) = try await CallClient.pair(cluster)
-        let commands = DeviceCommands(session: bell.session, log: Logger(label: "test"))
-        commands.onAction("add") { json throws(ApusError) in json }
-        let work = Task { _ = try? await commands.run() }
+        let work = Self.carryOut(bell)
         defer { for client in [bell, app] { client.close() } }
         defer { work.cancel() }
-        _ = try await eventually { () throws(ApusError) in
-            try await app.session.performAction("Action.add.ctlVal", json: "1", on: Self.bell)
-        }
         try await Self.fill(disk, app.session)
 
         // What ends with its request needs no record.
@@ -86,5 +91,49 @@ struct FullDiskTests {
         unlink(disk.path + "/ballast")
         try await Self.records(app, [first, second])
         try await Self.kept(app.session, timeout: .seconds(20))
+    }
+
+    @Test(
+        "A call without room for its record has media through a kill; who is away is called (CALL-10, CALL-13)"
+    )
+    func mediaAndNotifications() async throws {
+        let receiver = try await HTTPReceiver.start { _, _ in 200 }
+        let disk = TestDisk(byteCount: 4 << 20)
+        let cluster = try Cluster(
+            configuredNodes: 3, basePort: 31_060, records: disk.path + "/records.sqlite",
+            environment: ["APUS_PUSH_WEBHOOK_URL": "http://127.0.0.1:\(receiver.port)/push"])
+        defer { cluster.down() }
+        let (bell, app) = try await CallClient.pair(cluster)
+        let work = Self.carryOut(bell)
+        defer { for client in [bell, app] { client.close() } }
+        defer { work.cancel() }
+        let tablet = try await CallClient(cluster, 3, access: "tablet").ready()
+        try await tablet.session.registerPush(.webhook, token: "token-of-tablet")
+        tablet.close()
+        try await Self.fill(disk, app.session)
+
+        let call = try await bell.start([], type: .oneToMany).id
+        try await eventually("the tablet is notified") {
+            receiver.requests.contains { $0.body.contains("token-of-tablet") && $0.body.contains(call) }
+        }
+        _ = try await app.next(call) { if case .ring = $0.stage { true } else { false } }
+        _ = try await app.session.acceptCall(call)
+        _ = try await bell.next(call) { $0.stage == .accepted }
+        let sides = [
+            CallSide(app.session, call: call, name: "app"), CallSide(bell.session, call: call, name: "bell"),
+        ]
+        async let sending: Void = sides[0].send(150, byteCount: 2000)
+        async let sendingBack: Void = sides[1].send(150, byteCount: 2000)
+        try await Task.sleep(for: .seconds(1))
+        Glibc.kill(try cluster.pid(try cluster.owner(of: "bell")), SIGKILL)
+        try await sending
+        try await sendingBack
+        try await eventually("all frames") { sides.allSatisfy { $0.received.count == 150 } }
+        #expect(sides.allSatisfy { $0.received.lostCount == 0 })
+        try await eventually { () throws(ApusError) in _ = try await app.session.hangUpCall(call) }
+        #expect(try await bell.end(call)?.code == .peerHungUp)
+        unlink(disk.path + "/ballast")
+        try await Self.records(app, [call])
+        try await receiver.stop()
     }
 }
