@@ -201,6 +201,11 @@ public final class LocalControl: Sendable {
         return value
     }
 
+    /// The errors of a cluster that cannot be reached: no node, or one that has died since it was asked.
+    private static let unreachable: Set<ErrorCode> = [
+        .notConnected, .linkLost, .sendFailed, .answerTimedOut, .unavailable,
+    ]
+
     /// Asks the cluster whether the client still has the right, if it can be reached.
     private func check(_ hello: ClientLocalHello) async throws(ApusError) {
         let request = ClientCheckLocalAccessRequest.with { ($0.user, $0.expiresS) = (hello.user, hello.expiresS) }
@@ -220,7 +225,7 @@ public final class LocalControl: Sendable {
             }
             state.withLock { $0.unreachableUntil = .zero }
         } catch {
-            guard [.notConnected, .linkLost, .answerTimedOut, .unavailable].contains(error.code) else { throw error }
+            guard Self.unreachable.contains(error.code) else { throw error }
             state.withLock { $0.unreachableUntil = .now() + Self.checkPause }
             log.notice("The cluster cannot be asked for a client's right", metadata: Logger.facts(of: error))
         }
