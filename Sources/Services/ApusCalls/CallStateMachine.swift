@@ -342,7 +342,7 @@ package struct CallStateMachine: Sendable {
         guard let reason = move(trigger)?.reason else { return }
         state.end = .with { ($0.reason, $0.leg, $0.number) = (reason, UInt32(leg), number) }
         state.endedMs = now
-        // Of a machine that has answered in the same change.
+        // If an answering machine has answered in the same change, the caller learns the end alone.
         actions.removeAll { if case .reportAccepted = $0 { true } else { false } }
         // Nobody is called any more. What a caller has sent must not fill the owner's memory meanwhile.
         state.extra = CallState().extra

@@ -35,7 +35,7 @@ package final class ClusterSimulation {
     let nameIndexes: [NodeName: Int]
     /// By name, the newest process. No other one of the name runs.
     var newest: [SimulatedProcess?]
-    private static let storyCountMax = 40000
+    private static let storyCountMax = 4000
     static let leaseDuration = Duration.milliseconds(2500)
 
     package let seed: UInt64

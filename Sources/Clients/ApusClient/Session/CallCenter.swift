@@ -292,7 +292,7 @@ public final class CallCenter: Sendable {
                 ?? (extra?.bizType == nil ? state.managers.values.first : nil)
         }
         guard let manager else { return refuse(notice, ApusError(.callInterfaceMissing)) }
-        // Both sides call each other, and the cluster has chosen the other side's call; or the called party calls back
+        // Both sides call each other, and the cluster has chosen the other side's call. Or the called party calls back
         // while this side leaves a message (docs/calls.md).
         let crossing = state.withLock { state -> (id: String, isMessage: Bool)? in
             guard let entry = state.current?.entry, entry.isOutgoing, !state.isAccepted || state.isMessage,

@@ -321,7 +321,7 @@ package struct ReplicaOwnerStateMachine: Sendable {
     /// - Parameter startedAt: when the caller has begun to send, for several calls in a row. A lane on which a message
     ///   could not be sent since then waits for the next time, however long the caller has taken.
     package mutating func nextMessages(
-        now: MonotonicTime, _ startedAt: MonotonicTime? = nil
+        now: MonotonicTime, startedAt: MonotonicTime? = nil
     ) -> [(target: NodeID, message: ReplicaMessage)] {
         var messages: [(target: NodeID, message: ReplicaMessage)] = []
         for index in peers.values.indices {

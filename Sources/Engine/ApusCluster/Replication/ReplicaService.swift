@@ -581,7 +581,7 @@ package final class ReplicaService: Sendable {
         let (messages, links, isTickNew) = state.withLock { state -> (Messages, (any ClusterLinks)?, Bool) in
             guard isPumping || !state.isPumping else { return ([], nil, false) }
             let canSend = state.links != nil && !state.isStopped
-            let messages = canSend ? state.owner.nextMessages(now: .now(), startedAt) : []
+            let messages = canSend ? state.owner.nextMessages(now: .now(), startedAt: startedAt) : []
             state.isPumping = !messages.isEmpty
             let isTickNew = !state.isTickScheduled && !state.isStopped && state.isTickWanted
             state.isTickScheduled = state.isTickScheduled || isTickNew

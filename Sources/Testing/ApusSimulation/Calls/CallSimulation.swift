@@ -18,8 +18,8 @@ import ApusCore
 /// each other. Each party can be called again.
 ///
 /// **Not simulated:** media and channels, the rights to call, and answering machines.
-package struct CallSimulation {
-    private let cluster: ClusterSimulation
+package struct CallSimulation: SimulationRun {
+    package let cluster: ClusterSimulation
     private let calls: CallWorkload
     private let mutant: CallServiceMutant
     /// Shards that an owner took over, and those for which it reported that changes may be missing.
@@ -54,20 +54,7 @@ package struct CallSimulation {
             lossCount: workload.lossCount)
     }
 
-    package var isFailed: Bool { cluster.isFailed }
-    /// The failures of the run and how to repeat it.
-    package var report: String {
-        "seed \(cluster.seed) (\(cluster.profile.rawValue), a node that \(mutant.rawValue)): "
-            + cluster.failures.joined(separator: "; ")
-    }
-    package var story: [String] { cluster.story }
-    package var traceHash: UInt64 { cluster.traceHash }
-    package var eventCount: Int { cluster.eventCount }
-    /// The time from the last fault until the cluster was stable, and all calls had ended.
-    package var settleTime: Duration { cluster.settleTime }
-    package var killCount: Int { cluster.killCount }
-    package var deathCount: Int { cluster.deathCount }
-    package var handoverCount: Int { cluster.handoverCount }
+    package var mutantName: String { mutant.rawValue }
     package var callCount: Int { calls.calls.count }
     /// Calls that were accepted.
     package var acceptedCount: Int { calls.calls.count { $0.seen.winner != nil } }

@@ -88,7 +88,7 @@ final class EntityClients {
             let entity = "\(call.entity) in shard \(call.entity.shard)"
             world.simulation.tell("client \(client): \(call.number) of \(entity) is done under epoch \(epoch)")
             world.ledger.acknowledge(call.number, bytes, epoch: epoch)
-        case .threw(_): world.ledger.threw(call.number)
+        case .threw: world.ledger.threw(call.number)
         case .refused(let error, _):
             world.refusalCount += 1
             world.simulation.tell("client \(client) is refused \(call.number): \(error.code.number)")

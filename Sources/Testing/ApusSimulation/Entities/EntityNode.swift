@@ -315,9 +315,9 @@ final class EntityNode {
         let (view, shard) = (process.view, call.entity.shard)
         guard let owner = view.owner(of: shard)?.id, let node = world.node(of: owner) else { return }
         let epoch = view[shard].epoch
-        // On another path than the answers: it may be much later.
         // A message without an answer may be lost.
         if world.service != nil, !world.simulation.isHealed, world.simulation.chance(0.05) { return }
+        // On another path than the answers: it may be much later.
         let lateRate = world.service == nil ? 0.1 : world.simulation.isHealed ? 0 : 0.02
         let isLate = world.simulation.chance(lateRate)
         let delay = isLate ? world.simulation.span(50...1500) : world.simulation.span(0...5)

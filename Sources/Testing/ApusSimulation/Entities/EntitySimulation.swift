@@ -19,8 +19,8 @@ import ApusCore
 /// from a change that was made, and no receiver accepts it under an older epoch than it knows. **In runs of kills**,
 /// where each node dies when every copy is complete: no owner reports a loss, and reminders are delivered within 1 s of
 /// the take-over.
-package struct EntitySimulation {
-    private let cluster: ClusterSimulation
+package struct EntitySimulation: SimulationRun {
+    package let cluster: ClusterSimulation
     private let workload: EntityWorkload
     private let mutant: EntityMutant
 
@@ -50,20 +50,7 @@ package struct EntitySimulation {
         return EntitySimulation(cluster: cluster, workload: workload, mutant: mutant)
     }
 
-    package var isFailed: Bool { cluster.isFailed }
-    /// The failures of the run and how to repeat it.
-    package var report: String {
-        "seed \(cluster.seed) (\(cluster.profile.rawValue), a node that \(mutant.rawValue)): "
-            + cluster.failures.joined(separator: "; ")
-    }
-    package var story: [String] { cluster.story }
-    package var traceHash: UInt64 { cluster.traceHash }
-    package var eventCount: Int { cluster.eventCount }
-    /// The time from the last fault until the cluster was stable.
-    package var settleTime: Duration { cluster.settleTime }
-    package var deathCount: Int { cluster.deathCount }
-    package var killCount: Int { cluster.killCount }
-    package var handoverCount: Int { cluster.handoverCount }
+    package var mutantName: String { mutant.rawValue }
     /// Changes that were acknowledged.
     package var acknowledgedCount: Int { workload.ledger.acknowledgedCount }
     /// Shards that an owner took over, and those for which it reported that changes may be missing.
