@@ -1,6 +1,5 @@
 import ApusCore
 import ApusSimulation
-import Foundation
 import Testing
 
 /// Calls on a simulated cluster, on a virtual clock, with seeded faults (CALL-3 to CALL-9, D4, D16).
@@ -17,8 +16,6 @@ struct CallSimulationTests {
     private static let chunkSize: UInt64 = 20
     /// The most seeds until a deliberate error must have shown itself.
     private static let mutantSeedCountMax: UInt64 = 300
-    /// Where the search for those begins that few seeds notice. No earlier seed did when they were written.
-    private static let firstSeeds: [CallServiceMutant: UInt64] = [.forgetsRestoring: 90, .renewsWithoutClients: 260]
 
     @Test(
         "Calls, their parties and their records survive the faults of nodes, and everybody learns the same end",
@@ -36,8 +33,7 @@ struct CallSimulationTests {
 
     @Test("Each deliberate error of calls is caught", arguments: CallServiceMutant.allCases.filter { $0 != .none })
     func mutantIsCaught(mutant: CallServiceMutant) {
-        let first = Self.firstSeeds[mutant] ?? 0
-        let caught = (first..<first + Self.mutantSeedCountMax).first { seed in
+        let caught = (mutant.firstSeed..<mutant.firstSeed + Self.mutantSeedCountMax).first { seed in
             CallSimulation.run(seed: seed, mutant: mutant).isFailed
         }
         #expect(caught != nil, "no seed of \(Self.mutantSeedCountMax) notices a node that \(mutant.rawValue)")
@@ -55,11 +51,7 @@ struct CallSimulationTests {
     @Test("One seed of calls with its story", .enabled(if: ClusterSimulationTests.chosenSeed != nil))
     func oneSeed() {
         guard let seed = ClusterSimulationTests.chosenSeed else { return }
-        let profile = ProcessInfo.processInfo.environment["APUS_SIM_PROFILE"]
-            .flatMap(SimulationProfile.init(rawValue:))
-        let run = CallSimulation.run(seed: seed, profile: profile, isTraced: true)
-        for line in run.story { print(line) }
-        print("trace hash \(run.traceHash), \(run.eventCount) events, at rest after \(run.settleTime)")
-        if run.isFailed { Issue.record("\(run.report)") }
+        let profile = ClusterSimulationTests.chosenProfile
+        ClusterSimulationTests.show(CallSimulation.run(seed: seed, profile: profile, isTraced: true))
     }
 }

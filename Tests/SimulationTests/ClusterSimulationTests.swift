@@ -120,7 +120,11 @@ struct ClusterSimulationTests {
     @Test("One seed with its story", .enabled(if: chosenSeed != nil))
     func oneSeed() {
         guard let seed = Self.chosenSeed else { return }
-        let run = ClusterSimulation.run(seed: seed, profile: Self.chosenProfile, isTraced: true)
+        Self.show(ClusterSimulation.run(seed: seed, profile: Self.chosenProfile, isTraced: true))
+    }
+
+    /// Prints the story of a run, and records its failure.
+    static func show(_ run: some SimulationRun) {
         for line in run.story { print(line) }
         print("trace hash \(run.traceHash), \(run.eventCount) events, at rest after \(run.settleTime)")
         if run.isFailed { Issue.record("\(run.report)") }
@@ -129,7 +133,7 @@ struct ClusterSimulationTests {
     static var chosenSeed: UInt64? { text("APUS_SIM_SEED").flatMap { UInt64($0) } }
 
     /// Nil: the profile of the seed.
-    private static var chosenProfile: SimulationProfile? {
+    static var chosenProfile: SimulationProfile? {
         text("APUS_SIM_PROFILE").flatMap { name in SimulationProfile.allCases.first { "\($0)" == name } }
     }
 

@@ -70,11 +70,7 @@ struct EntitySimulationTests {
     @Test("One seed with its story", .enabled(if: ClusterSimulationTests.chosenSeed != nil))
     func oneSeed() {
         guard let seed = ClusterSimulationTests.chosenSeed else { return }
-        let profile = ProcessInfo.processInfo.environment["APUS_SIM_PROFILE"]
-            .flatMap(SimulationProfile.init(rawValue:))
-        let run = EntitySimulation.run(seed: seed, profile: profile, isTraced: true)
-        for line in run.story { print(line) }
-        print("trace hash \(run.traceHash), \(run.eventCount) events, at rest after \(run.settleTime)")
-        if run.isFailed { Issue.record("\(run.report)") }
+        let profile = ClusterSimulationTests.chosenProfile
+        ClusterSimulationTests.show(EntitySimulation.run(seed: seed, profile: profile, isTraced: true))
     }
 }

@@ -27,7 +27,7 @@ import ApusWire
 ///
 /// The same seed gives the same run, event by event; ``traceHash`` covers all of them. Not thread-safe; each run is
 /// confined to its caller.
-package final class ClusterSimulation {
+package final class ClusterSimulation: SimulationRun {
     static let names = ["a", "b", "c", "d", "e"].map { NodeName(unchecked: $0) }
     /// The names of the run's nodes: at least five.
     let names: [NodeName]
@@ -161,10 +161,8 @@ package final class ClusterSimulation {
 
     package var isFailed: Bool { !failures.isEmpty }
 
-    /// The failures of a run and how to repeat it.
-    package var report: String {
-        "seed \(seed) (\(profile.rawValue), a node that \(mutant.rawValue)): \(failures.joined(separator: "; "))"
-    }
+    package var cluster: ClusterSimulation { self }
+    package var mutantName: String { mutant.rawValue }
 
     func run() {
         workload?.begin()

@@ -1,4 +1,4 @@
-/// A run of something on a simulated cluster, and what came of it.
+/// A run of a simulated cluster, or of something on it, and what came of it.
 package protocol SimulationRun {
     var cluster: ClusterSimulation { get }
     /// The deliberate error of the run, as it is named in reports.
