@@ -185,7 +185,7 @@ package struct PartyKind {
         try reportAway(message.endpoint, party, to: id, &scope)
     }
 
-    /// The call is notified of a client that has no connection, although it may know that.
+    /// Notifies the call of a client that has no connection. The call may know that already.
     private func reportAway(
         _ endpoint: String, _ party: CallPartyEntity, to call: CallID, _ scope: inout EntityScope
     ) throws(ApusError) {

@@ -26,9 +26,9 @@ package struct EntityTrial<Content: EntityContent>: Sendable {
     package let wallMilliseconds: Int64
     /// The entity's pending reminders.
     package let reminders: [Reminder]
-    /// For reminders that it sets: their ids.
+    /// Makes the ids of the reminders that it sets.
     package let makeID: @Sendable () -> RequestID
-    /// The state before, and afterwards. A message that fails does not change it.
+    /// The state. A message that fails does not change it.
     package var content: Content
     /// The answer of the handler.
     package private(set) var answer: Result<[UInt8], ApusError> = .failure(ApusError(.methodUnknown))
