@@ -126,6 +126,9 @@ let package = Package(
         .systemLibrary(
             name: "CApusPQ", path: "Sources/Native/CApusPQ", pkgConfig: "libpq", providers: [.apt(["libpq-dev"])]),
         layer("Native", "ApusPQ", ["ApusCore", "CApusPQ"]),
+        .systemLibrary(
+            name: "CApusCurl", path: "Sources/Native/CApusCurl", pkgConfig: "libcurl",
+            providers: [.apt(["libcurl4-openssl-dev"])]),
         .target(name: "CApusNet", path: "Sources/Native/CApusNet"),
         .target(name: "CApusNamespaces", path: "Sources/Native/CApusNamespaces"),
 
@@ -139,6 +142,7 @@ let package = Package(
         layer("Engine", "ApusTracing", ["ApusCore", dequeModule, tracing]),
         layer("Engine", "ApusListener", ["ApusCore", nioCore, lifecycle, log, coreMetrics]),
         layer("Engine", "ApusConfiguration", ["ApusCore", yams]),
+        layer("Engine", "ApusHTTPClient", ["ApusCore", "ApusThreads", "CApusCurl"]),
         layer(
             "Engine", "ApusTransport",
             [
@@ -393,6 +397,7 @@ let package = Package(
             [
                 "ApusCore", "ApusTestKit", "ApusWebhooks", lifecycle, log, crypto,
             ]),
+        test("ApusHTTPClientTests", ["ApusCore", "ApusHTTPClient", "ApusTestKit", nioCore, nioPosix]),
         test("ApusEventsTests", ["ApusCore", "ApusContract", "ApusEvents", protobuf]),
         test("ApusThingsTests", ["ApusCore", "ApusStorage", "ApusSessions", "ApusThings", protobuf]),
         test(

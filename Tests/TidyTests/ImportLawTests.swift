@@ -21,6 +21,13 @@ struct ImportLawTests {
             ], law: "it may not open sockets")
     }
 
+    @Test("Law 1: only the HTTP client knows libcurl")
+    func outgoing() {
+        expectNoImport(
+            of: ["CApusCurl"], in: SourceTree.sources, except: ["Engine/ApusHTTPClient"],
+            law: "its wrapper is ApusHTTPClient")
+    }
+
     @Test("Law 1: only the storage knows the libraries of SQLite and PostgreSQL")
     func storage() {
         expectNoImport(
@@ -114,8 +121,8 @@ struct ImportLawTests {
     func clients() {
         expectNoImport(
             of: [
-                "ApusTransport", "ApusStorage", "ApusEtcd", "ApusCluster", "ApusSessions", "ApusChannels",
-                "ApusRecording", "ApusCalls",
+                "ApusTransport", "ApusStorage", "ApusHTTPClient", "ApusEtcd", "ApusCluster", "ApusSessions",
+                "ApusChannels", "ApusRecording", "ApusCalls",
                 "ApusDialogs", "ApusOperators", "ApusRelay", "ApusRelayService", "ApusGateway", "ApusHTTP",
                 "ApusConfiguration", "ApusNodeConfiguration", "ApusRelayNode", "ApusNode",
             ],

@@ -53,7 +53,7 @@ require_packages() {
 # The packages that building needs.
 require_build_packages() {
     require_packages libssl-dev libavcodec-dev libavformat-dev libavutil-dev libswscale-dev libswresample-dev \
-        libzstd-dev libsqlite3-dev libpq-dev zlib1g-dev pkg-config
+        libzstd-dev libsqlite3-dev libpq-dev libcurl4-openssl-dev zlib1g-dev pkg-config
 }
 
 # Everything that a build needs.
