@@ -1,9 +1,5 @@
-import ApusCore
-import AsyncHTTPClient
-import Foundation
-import NIOCore
-import NIOHTTP1
-import NIOSSL
+package import ApusCore
+import ApusHTTPClient
 
 /// Posts JSON to HTTP endpoints: one attempt each, with a signature and without redirects.
 ///
@@ -14,19 +10,16 @@ package struct WebhookPoster: Sendable {
     /// - Parameters:
     ///   - authorityFile: the certificates that `https` is checked against; nil for those of the system.
     ///   - connectionsMax: connections to one host.
-    package init(authorityFile: String?, connectionsMax: Int, connectTimeout: Duration) {
-        var settings = HTTPClient.Configuration(
-            redirectConfiguration: .disallow, timeout: .init(connect: .nanoseconds(connectTimeout.nanoseconds)))
-        settings.connectionPool.concurrentHTTP1ConnectionsPerHostSoftLimit = connectionsMax
-        if let authorityFile {
-            var tls = TLSConfiguration.makeClientConfiguration()
-            tls.trustRoots = .file(authorityFile)
-            settings.tlsConfiguration = tls
-        }
-        client = HTTPClient(eventLoopGroupProvider: .singleton, configuration: settings)
+    /// - Throws: 10018 if the system cannot create another thread.
+    package init(authorityFile: String?, connectionsMax: Int, connectTimeout: Duration) throws(ApusError) {
+        var settings = HTTPClient.Settings()
+        settings.authorityFile = authorityFile
+        settings.connectionsPerHostMax = connectionsMax
+        settings.connectTimeout = connectTimeout
+        client = try HTTPClient(settings)
     }
 
-    package func shutdown() async throws { try await client.shutdown() }
+    package func shutdown() async { await client.shutdown() }
 
     /// Sends a request.
     ///
@@ -41,45 +34,28 @@ package struct WebhookPoster: Sendable {
     package func post(
         _ body: [UInt8], id: String, to url: String, secrets: [[UInt8]], timeout: Duration, wallSeconds: Int64,
         answerByteCountMax: Int? = nil
-    ) async throws -> (status: Int, body: [UInt8]) {
-        var request = HTTPClientRequest(url: url)
-        request.method = .POST
-        request.headers.add(name: "Content-Type", value: "application/json")
-        request.headers.add(name: "Idempotency-Key", value: id)
+    ) async throws(ApusError) -> (status: Int, body: [UInt8]) {
+        var request = HTTPClient.Request("POST", url)
+        request.headers = [.init("Content-Type", "application/json"), .init("Idempotency-Key", id)]
         if !secrets.isEmpty {
-            request.headers.add(
-                name: WebhookSignature.header,
-                value: WebhookSignature.value(of: body, secrets: secrets, wallSeconds: wallSeconds))
+            let signature = WebhookSignature.value(of: body, secrets: secrets, wallSeconds: wallSeconds)
+            request.headers.append(.init(WebhookSignature.header, signature))
         }
-        request.body = .bytes(body)
-        // The client's own time-out ends with the head of the answer.
-        return try await withThrowingTaskGroup(of: (Int, [UInt8]).self) { [request] group in
-            group.addTask { try await answer(to: request, timeout, answerByteCountMax) }
-            group.addTask {
-                try await Task.sleep(for: timeout)
-                throw ApusError(.answerTimedOut)
+        request.body = body
+        request.timeout = timeout
+        if let answerByteCountMax { request.answerByteCountMax = answerByteCountMax }
+        do throws(ApusError) {
+            return try await client.withAnswer(to: request) {
+                (answer) async throws(ApusError) -> (status: Int, body: [UInt8]) in
+                let status = answer.head.status
+                guard answerByteCountMax != nil, (200..<300).contains(status) else { return (status, []) }
+                var body: [UInt8] = []
+                while let part = try await answer.next() { body += part }
+                return (status, body)
             }
-            defer { group.cancelAll() }
-            guard let first = try await group.next() else { throw ApusError(.internalFailure) }
-            return first
+        } catch {
+            guard error.code == .deadlineExceeded else { throw error }
+            throw ApusError(.answerTimedOut)
         }
-    }
-
-    private func answer(
-        to request: HTTPClientRequest, _ timeout: Duration, _ byteCountMax: Int?
-    ) async throws -> (Int, [UInt8]) {
-        // The caller's time-out comes first, so that there is one error for it.
-        let response = try await client.execute(
-            request, timeout: .nanoseconds((timeout + .seconds(10)).nanoseconds))
-        let status = Int(response.status.code)
-        guard let byteCountMax, (200..<300).contains(status) else { return (status, []) }
-        var body: [UInt8] = []
-        for try await part in response.body {
-            guard body.count + part.readableBytes <= byteCountMax else {
-                throw ApusError(.frameTooLarge, "the answer has more than \(byteCountMax) bytes")
-            }
-            body += part.readableBytesView
-        }
-        return (status, body)
     }
 }

@@ -99,7 +99,7 @@ package final class WebhookSender: Service {
     }
 
     private func run(at url: String) async throws {
-        let poster = WebhookPoster(
+        let poster = try WebhookPoster(
             authorityFile: configuration.authorityFile, connectionsMax: configuration.queue.sendingMax,
             connectTimeout: configuration.timeout)
         await cancelWhenGracefulShutdown {
@@ -111,7 +111,7 @@ package final class WebhookSender: Service {
                 group.cancelAll()
             }
         }
-        try await poster.shutdown()
+        await poster.shutdown()
     }
 
     private func advance() async {

@@ -18,27 +18,28 @@ final class NodePoster: ServerPoster, Service {
     }
 
     func run() async throws {
-        let client = WebhookPoster(
+        let client = try WebhookPoster(
             authorityFile: configuration.authorityFile, connectionsMax: configuration.sendingMax,
             connectTimeout: configuration.timeout)
         poster.withLock { $0 = client }
         try? await gracefulShutdown()
         poster.withLock { $0 = nil }
-        try await client.shutdown()
+        await client.shutdown()
     }
 
     func post(_ post: ServerPost) async throws(ApusError) -> [UInt8] {
         guard let poster = poster.withLock(\.self) else { throw ApusError(.passToServerFailed, "the node stops") }
         let answer: (status: Int, body: [UInt8])
-        do {
+        do throws(ApusError) {
             answer = try await poster.post(
                 post.body, id: post.id, to: post.url, secrets: post.secrets, timeout: post.timeout,
                 wallSeconds: clock.wallSeconds(), answerByteCountMax: post.answerByteCountMax)
-        } catch let error as ApusError {
-            guard error.code != .frameTooLarge else { throw ApusError(.passToServerFailed, error.message) }
-            throw error
         } catch {
-            throw ApusError(.passToServerFailed, "the server did not answer: \(String("\(error)".prefix(200)))")
+            switch error.code {
+            case .answerTimedOut: throw error
+            case .frameTooLarge: throw ApusError(.passToServerFailed, error.message)
+            default: throw ApusError(.passToServerFailed, "the server did not answer: \(error.message.prefix(200))")
+            }
         }
         guard (200..<300).contains(answer.status) else {
             throw ApusError(.passToServerFailed, "the server answered with the status \(answer.status)")
