@@ -44,9 +44,6 @@ let unixSignals: Target.Dependency = .product(name: "UnixSignals", package: "swi
 let hummingbird: Target.Dependency = .product(name: "Hummingbird", package: "hummingbird")
 let hummingbirdCore: Target.Dependency = .product(name: "HummingbirdCore", package: "hummingbird")
 let httpTypes: Target.Dependency = .product(name: "HTTPTypes", package: "swift-http-types")
-let grpcCore: Target.Dependency = .product(name: "GRPCCore", package: "grpc-swift-2")
-let grpcPosix: Target.Dependency = .product(name: "GRPCNIOTransportHTTP2Posix", package: "grpc-swift-nio-transport")
-let grpcProtobuf: Target.Dependency = .product(name: "GRPCProtobuf", package: "grpc-swift-protobuf")
 let yams: Target.Dependency = .product(name: "Yams", package: "Yams")
 let arguments: Target.Dependency = .product(name: "ArgumentParser", package: "swift-argument-parser")
 
@@ -91,9 +88,6 @@ let package = Package(
         .package(url: "https://github.com/apple/swift-nio-ssl", from: "2.37.0"),
         .package(url: "https://github.com/apple/swift-protobuf", from: "1.39.0"),
         .package(url: "https://github.com/groue/GRDB.swift", from: "7.10.0"),
-        .package(url: "https://github.com/grpc/grpc-swift-2", from: "2.4.0"),
-        .package(url: "https://github.com/grpc/grpc-swift-nio-transport", from: "2.9.0"),
-        .package(url: "https://github.com/grpc/grpc-swift-protobuf", from: "2.4.0"),
         .package(url: "https://github.com/hummingbird-project/hummingbird", from: "2.28.0", traits: []),
         .package(url: "https://github.com/jpsim/Yams", from: "6.2.0"),
         .package(url: "https://github.com/swift-server/swift-service-lifecycle", from: "2.13.0"),
@@ -156,7 +150,7 @@ let package = Package(
         layer(
             "Engine", "ApusEtcd",
             [
-                "ApusCore", "ApusStorage", grpcCore, grpcPosix, grpcProtobuf, protobuf, nioCore, log, coreMetrics,
+                "ApusCore", "ApusStorage", "ApusHTTPClient", protobuf, log, coreMetrics,
             ]),
         layer(
             "Engine", "ApusCluster",

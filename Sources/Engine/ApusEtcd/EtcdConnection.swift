@@ -1,31 +1,27 @@
 import ApusCore
+import ApusHTTPClient
 import ApusStorage
 import Foundation
-import GRPCCore
-import GRPCNIOTransportHTTP2Posix
-import GRPCProtobuf
-import NIOCore
 import SwiftProtobuf
 import Synchronization
 
-/// A connection to one endpoint of etcd, and the user's token there.
+/// A connection to one endpoint of etcd, and the user's token there: etcd's gRPC API over HTTP/2.
+///
+/// Each call is a request of one message. Its body ends there, also where etcd would take more messages: one message
+/// renews a lease or opens a watch, whose answers follow until the transfer is ended.
 ///
 /// The certificate files are read when the connection is made. A connection that failed is closed and replaced by a new
 /// one, which reads them again.
 ///
-/// Concurrency model: any task. The connection runs in a task of its own from its creation to ``close()``: the store is
+/// Concurrency model: any task. The connection has a client with a thread of its own until ``close()``: the store is
 /// used before the node's services run, and outlives them.
 final class EtcdConnection: Sendable {
     /// The largest message in either direction, in bytes: a value, its keys and the framing. etcd splits larger
     /// responses of a watch at 1.5 MiB.
     static let messageByteCountMax = OwnershipLimits.valueByteCountMax * 2
-    /// The interval of HTTP/2 pings on a connection with an open watch. etcd closes connections that send more than one
-    /// in 5 s.
-    private static let pingInterval: Duration = .seconds(10)
 
     let endpoint: EtcdEndpoint
-    private let client: GRPCClient<HTTP2ClientTransport.Posix>
-    private let running: Task<Void, Never>
+    private let client: HTTPClient
     private let token = Mutex("")
 
     /// Connects, authenticates if a user is configured, and makes one linearizable read.
@@ -49,85 +45,69 @@ final class EtcdConnection: Sendable {
 
     private init(_ endpoint: EtcdEndpoint, _ configuration: EtcdConfiguration) throws(EtcdFailure) {
         self.endpoint = endpoint
-        do {
-            let client = GRPCClient(
-                transport: try HTTP2ClientTransport.Posix(
-                    target: Self.target(endpoint.address), transportSecurity: Self.security(endpoint, configuration),
-                    config: Self.transport(configuration)))
-            self.client = client
-            // It ends when `close()` cancels it. Its errors are those of the calls.
-            running = Task { _ = try? await client.runConnections() }
+        do throws(ApusError) {
+            client = try HTTPClient(Self.settings(configuration))
         } catch {
-            throw EtcdFailure(.unreachable, "the connection cannot be prepared; check the certificate files: \(error)")
+            throw EtcdFailure(error)
         }
     }
 
-    func close() { running.cancel() }
+    /// Ends all calls.
+    func close() { client.close() }
 
     // MARK: Calls
 
-    /// Sends a request and waits for its answer, at most until the given time.
+    /// Sends a request and waits for its first answer, at most until the given time.
     func unary<Request: SwiftProtobuf.Message, Response: SwiftProtobuf.Message>(
-        _ method: MethodDescriptor, _ request: Request, as type: Response.Type, until end: MonotonicTime
+        _ method: String, _ request: Request, as type: Response.Type, until end: MonotonicTime
     ) async throws(EtcdFailure) -> Response {
-        var options = Self.options
-        options.timeout = max(end - MonotonicTime.now(), .milliseconds(1))
-        do {
-            return try await client.unary(
-                request: ClientRequest(message: request, metadata: metadata()), descriptor: method,
-                serializer: ProtobufSerializer<Request>(), deserializer: ProtobufDeserializer<Response>(),
-                options: options
-            ) { response in
-                try response.message
-            }
+        let answer: HTTPClient.Answer
+        do throws(ApusError) {
+            answer = try await client.send(try self.request(method, request, until: end))
         } catch {
-            throw EtcdFailure(error, isCancelled: Task.isCancelled)
+            throw EtcdFailure(error)
+        }
+        if let failure = EtcdFailure(answer.head, trailers: answer.trailers) { throw failure }
+        do throws(ApusError) {
+            var decoder = EtcdFrameDecoder(messageByteCountMax: Self.messageByteCountMax)
+            decoder.append(answer.body)
+            guard let message = try decoder.next() else { throw ApusError(.malformed, "the answer has no message") }
+            return try Self.decode(message)
+        } catch {
+            throw EtcdFailure(error)
         }
     }
 
     /// Renews a lease. Returns the seconds until it ends; 0 if there is no such lease any more.
     func renew(lease: Int64, until end: MonotonicTime) async throws(EtcdFailure) -> Int64 {
-        var options = Self.options
-        options.timeout = max(end - MonotonicTime.now(), .milliseconds(1))
         var request = EtcdLeaseKeepAliveRequest()
         request.id = lease
-        let sent = request
-        do {
-            return try await client.bidirectionalStreaming(
-                request: StreamingClientRequest(metadata: metadata()) { try await $0.write(sent) },
-                descriptor: EtcdMethods.renewLease, serializer: ProtobufSerializer<EtcdLeaseKeepAliveRequest>(),
-                deserializer: ProtobufDeserializer<EtcdLeaseKeepAliveResponse>(), options: options
-            ) { response in
-                for try await answer in response.messages { return answer.ttl }
-                throw RPCError(code: .unavailable, message: "etcdserver: no answer to the renewal of a lease")
-            }
-        } catch {
-            throw EtcdFailure(error, isCancelled: Task.isCancelled)
-        }
+        return try await unary(EtcdMethods.renewLease, request, as: EtcdLeaseKeepAliveResponse.self, until: end).ttl
     }
 
-    /// Watches until the stream ends, one of the closures throws, or the task is cancelled.
+    /// Watches until the stream ends, the task is cancelled, or the watch is not wanted any more.
     ///
-    /// - Parameters:
-    ///   - sent: Sends requests. It must not return while the watch is wanted.
-    ///   - received: Called for each response, in order.
+    /// - Parameter received: Called for each response, in order. False ends the watch.
     func watch(
-        sending sent: @escaping @Sendable (RPCWriter<EtcdWatchRequest>) async throws -> Void,
-        received: @escaping @Sendable (EtcdWatchResponse) throws -> Void
+        _ request: EtcdWatchRequest, received: (EtcdWatchResponse) -> Bool
     ) async throws(EtcdFailure) {
-        do {
-            try await client.bidirectionalStreaming(
-                request: StreamingClientRequest(metadata: metadata(), producer: sent), descriptor: EtcdMethods.watch,
-                serializer: ProtobufSerializer<EtcdWatchRequest>(),
-                deserializer: ProtobufDeserializer<EtcdWatchResponse>(), options: Self.options
-            ) { response in
-                for try await message in response.messages { try received(message) }
+        let failure: EtcdFailure?
+        do throws(ApusError) {
+            failure = try await client.withAnswer(to: try self.request(EtcdMethods.watch, request, until: nil)) {
+                (answer) async throws(ApusError) -> EtcdFailure? in
+                var decoder = EtcdFrameDecoder(messageByteCountMax: Self.messageByteCountMax)
+                while let part = try await answer.next() {
+                    decoder.append(part)
+                    while let message = try decoder.next() {
+                        guard received(try Self.decode(message)) else { return nil }
+                    }
+                }
+                return EtcdFailure(answer.head, trailers: answer.trailers)
             }
-        } catch let error as EtcdFailure {
-            throw error
         } catch {
-            throw EtcdFailure(error, isCancelled: Task.isCancelled)
+            throw EtcdFailure(error)
         }
+        if let failure { throw failure }
     }
 
     private func authenticate(
@@ -151,60 +131,52 @@ final class EtcdConnection: Sendable {
         }
     }
 
-    private func metadata() -> Metadata {
-        // A member without a leader refuses at once, and ends its watches (etcd 3.4, `rpctypes.MetadataHasLeader`).
-        var metadata: Metadata = ["hasleader": "true"]
+    // MARK: Requests
+
+    private func request(
+        _ method: String, _ message: some SwiftProtobuf.Message, until end: MonotonicTime?
+    ) throws(ApusError) -> HTTPClient.Request {
+        var request = HTTPClient.Request("POST", "\(endpoint)\(method)")
+        request.headers = [
+            .init("Content-Type", "application/grpc"), .init("TE", "trailers"),
+            // A member without a leader refuses at once, and ends its watches (etcd 3.4, `rpctypes.MetadataHasLeader`).
+            .init("hasleader", "true"),
+        ]
         let token = token.withLock { $0 }
-        if !token.isEmpty { metadata.addString(token, forKey: "token") }
-        return metadata
-    }
-
-    // MARK: The transport
-
-    private static var options: CallOptions {
-        var options = CallOptions.defaults
-        options.waitForReady = false
-        options.maxRequestMessageBytes = messageByteCountMax
-        options.maxResponseMessageBytes = messageByteCountMax
-        return options
-    }
-
-    /// A literal address is not resolved. The certificate must name the host or its address.
-    private static func target(_ address: HostPort) -> any ResolvableTarget {
-        guard let literal = try? NIOCore.SocketAddress(ipAddress: address.host, port: address.port) else {
-            return ResolvableTargets.DNS(host: address.host, port: address.port)
+        if !token.isEmpty { request.headers.append(.init("token", token)) }
+        if let end {
+            let timeout = max(end - MonotonicTime.now(), .milliseconds(1))
+            request.timeout = timeout
+            request.headers.append(.init("grpc-timeout", "\(timeout.nanoseconds / 1_000_000)m"))
+            request.answerByteCountMax = Self.messageByteCountMax + EtcdFrame.headByteCount
         }
-        guard literal.protocol == .inet6 else {
-            return ResolvableTargets.IPv4.ipv4(address: address.host, port: address.port)
+        do {
+            request.body = EtcdFrame.encode(try message.serializedBytes())
+        } catch {
+            throw ApusError(.internalFailure, "\(error)")
         }
-        return ResolvableTargets.IPv6.ipv6(address: address.host, port: address.port)
+        return request
     }
 
-    private static func security(
-        _ endpoint: EtcdEndpoint, _ configuration: EtcdConfiguration
-    ) -> HTTP2ClientTransport.Posix.TransportSecurity {
-        guard endpoint.isSecure else { return .plaintext }
-        return HTTP2ClientTransport.Posix.TransportSecurity.tls(configure: { tls in
-            if !configuration.authorityFile.isEmpty {
-                tls.trustRoots = .certificates([.file(path: configuration.authorityFile, format: .pem)])
-            }
-            if !configuration.certificateFile.isEmpty {
-                tls.certificateChain = [.file(path: configuration.certificateFile, format: .pem)]
-                tls.privateKey = .file(path: configuration.keyFile, format: .pem)
-            }
-        })
+    private static func decode<Message: SwiftProtobuf.Message>(_ bytes: [UInt8]) throws(ApusError) -> Message {
+        do {
+            return try Message(serializedBytes: bytes)
+        } catch {
+            throw ApusError(.malformed, "\(error)")
+        }
     }
 
-    private static func transport(_ configuration: EtcdConfiguration) -> HTTP2ClientTransport.Posix.Config {
-        var transport = HTTP2ClientTransport.Posix.Config.defaults
-        // This initializer does not delay flushes. The delay helps at high loads only.
-        transport.connection = HTTP2ClientTransport.Config.Connection(
-            maxIdleTime: .seconds(1800),
-            keepalive: HTTP2ClientTransport.Config.Keepalive(
-                time: pingInterval, timeout: configuration.timeout, allowWithoutCalls: false))
-        transport.backoff = HTTP2ClientTransport.Config.Backoff(
-            initial: configuration.retryDelayMin, max: configuration.retryDelayMax, multiplier: 2, jitter: 0.2)
-        transport.http2.targetWindowSize = messageByteCountMax
-        return transport
+    /// The certificate must name the endpoint's host or its address.
+    private static func settings(_ configuration: EtcdConfiguration) -> HTTPClient.Settings {
+        var settings = HTTPClient.Settings()
+        settings.version = .http2
+        settings.connectTimeout = configuration.timeout
+        settings.bufferByteCountMax = messageByteCountMax
+        if !configuration.authorityFile.isEmpty { settings.authorityFile = configuration.authorityFile }
+        if !configuration.certificateFile.isEmpty {
+            settings.certificateFile = configuration.certificateFile
+            settings.keyFile = configuration.keyFile
+        }
+        return settings
     }
 }

@@ -1,4 +1,5 @@
-import GRPCCore
+import ApusCore
+import ApusHTTPClient
 
 /// Why a request to etcd failed, and what follows from it.
 ///
@@ -43,18 +44,31 @@ struct EtcdFailure: Error, Sendable {
             }
     }
 
-    /// - Parameter isCancelled: True if the task was cancelled that sent the request.
-    init(_ error: any Error, isCancelled: Bool) {
-        guard !isCancelled, !(error is CancellationError) else {
-            self.init(.cancelled, "the call was cancelled")
+    /// The failure of a transfer.
+    init(_ error: ApusError) {
+        switch error.code {
+        case .cancelled: self.init(.cancelled, "the call was cancelled")
+        case .deadlineExceeded: self.init(.timeout, error.message)
+        default:
+            self.init(.unreachable, error.message)
+            // Nothing was sent.
+            isUndone = error.code == .connectFailed
+        }
+    }
+
+    /// The failure that a complete answer states; nil if it states none. An answer without a status of gRPC is not
+    /// from etcd.
+    init?(_ head: HTTPHead, trailers: [HTTPHead.Field]) {
+        // An answer without messages has the status in its head.
+        let fields = head.headers + trailers
+        guard let code = fields["grpc-status"].flatMap({ Int($0) }) else {
+            self.init(.unreachable, "the server does not speak gRPC: it answers with HTTP \(head.status)")
             return
         }
-        guard let error = error as? RPCError else {
-            self.init(.unreachable, "\(error)")
-            return
-        }
-        let cause = error.cause.map { " (\($0))" } ?? ""
-        self.init(Self.kind(of: error), error.message + cause)
+        let status = EtcdStatus(rawValue: code)
+        guard status != .ok else { return nil }
+        let message = EtcdStatus.message(fields["grpc-message"] ?? "status \(code)")
+        self.init(Self.kind(of: status, message), message)
     }
 
     /// This failure with the reason of an earlier one of the same call. What is certain about the request stays.
@@ -72,21 +86,16 @@ struct EtcdFailure: Error, Sendable {
         }
     }
 
-    private static func kind(of error: RPCError) -> Kind {
-        switch error.code {
+    private static func kind(of status: EtcdStatus?, _ message: String) -> Kind {
+        switch status {
         case .deadlineExceeded: .timeout
         case .unauthenticated: .token
         case .permissionDenied: .denied
         case .resourceExhausted: .full
-        case .invalidArgument: ofInvalidArgument(error.message)
+        case .invalidArgument: ofInvalidArgument(message)
         case .failedPrecondition, .outOfRange, .notFound, .unimplemented: .refused
-        case .unavailable:
-            if error.message.contains("etcdserver: no leader") {
-                .noLeader
-            } else {
-                error.message.contains("etcdserver: ") ? .failed : .unreachable
-            }
-        default: error.message.contains("etcdserver: ") ? .failed : .unreachable
+        case .unavailable where message.contains("etcdserver: no leader"): .noLeader
+        case .unavailable, .ok, nil: message.contains("etcdserver: ") ? .failed : .unreachable
         }
     }
 

@@ -1,14 +1,10 @@
-import GRPCCore
-
-/// The methods of etcd's v3 API that the store uses.
+/// The methods of etcd's v3 API that the store uses: the paths of their requests.
 enum EtcdMethods {
-    static let transaction = MethodDescriptor(fullyQualifiedService: "etcdserverpb.KV", method: "Txn", type: .unary)
-    static let authenticate = MethodDescriptor(
-        fullyQualifiedService: "etcdserverpb.Auth", method: "Authenticate", type: .unary)
-    static let grantLease = MethodDescriptor(
-        fullyQualifiedService: "etcdserverpb.Lease", method: "LeaseGrant", type: .unary)
-    static let renewLease = MethodDescriptor(
-        fullyQualifiedService: "etcdserverpb.Lease", method: "LeaseKeepAlive", type: .bidirectionalStreaming)
-    static let watch = MethodDescriptor(
-        fullyQualifiedService: "etcdserverpb.Watch", method: "Watch", type: .bidirectionalStreaming)
+    static let transaction = "/etcdserverpb.KV/Txn"
+    static let authenticate = "/etcdserverpb.Auth/Authenticate"
+    static let grantLease = "/etcdserverpb.Lease/LeaseGrant"
+    /// A stream of requests and answers. The store sends one request.
+    static let renewLease = "/etcdserverpb.Lease/LeaseKeepAlive"
+    /// A stream of requests and answers. The store sends one request; etcd answers until the transfer ends.
+    static let watch = "/etcdserverpb.Watch/Watch"
 }

@@ -1,6 +1,5 @@
 import ApusCore
 import ApusStorage
-import GRPCCore
 import Logging
 import Synchronization
 
@@ -56,8 +55,6 @@ extension EtcdOwnershipStore {
     private func follow(
         _ watch: EtcdWatch, from revision: Int64, at position: Int, _ changed: @escaping @Sendable (UInt64) -> Void
     ) async -> EtcdFailure? {
-        let interval = calls.configuration.pollInterval
-        let keys = calls.keys
         let connection: EtcdConnection
         do throws(EtcdFailure) {
             connection = try await calls.open(
@@ -66,35 +63,66 @@ extension EtcdOwnershipStore {
             return error
         }
         defer { connection.close() }
+        let failure = await withTaskGroup(of: EtcdFailure?.self) { group in
+            group.addTask { await self.receive(watch, over: connection, from: revision, changed) }
+            group.addTask { await self.ask(watch, over: connection, changed) }
+            defer { group.cancelAll() }
+            return await group.next() ?? nil
+        }
+        return watch.isClosing ? nil : failure
+    }
+
+    /// Takes what etcd sends. Returns why that ended; nil if the machine closed the watch, or etcd ended it.
+    private func receive(
+        _ watch: EtcdWatch, over connection: EtcdConnection, from revision: Int64, _ changed: @Sendable (UInt64) -> Void
+    ) async -> EtcdFailure? {
         do throws(EtcdFailure) {
-            try await connection.watch { writer in
-                try await writer.write(keys.watch(from: revision))
-                while true {
-                    try await Task.sleep(for: interval)
-                    guard watch.handle(.interval) == .ask else { throw EtcdWatch.Closed() }
-                    var request = EtcdWatchRequest()
-                    request.progressRequest = EtcdWatchProgressRequest()
-                    try await writer.write(request)
-                }
-            } received: { response in
-                switch watch.handle(.response(EtcdWatchStateMachine.Response(response))) {
-                case .report(let revision): changed(UInt64(clamping: revision))
-                case .close: throw EtcdWatch.Closed()
-                case .none, .read, .watch, .ask, .wait: break
-                }
+            try await connection.watch(calls.keys.watch(from: revision)) { response in
+                perform(watch.handle(.response(EtcdWatchStateMachine.Response(response))), changed)
             }
             return nil
         } catch {
-            return watch.isClosing ? nil : error
+            return error
         }
+    }
+
+    /// Reads the keys at each interval, over the same connection. Returns why a read failed; nil if the machine closed
+    /// the watch. A read without an answer is only counted, by the machine.
+    private func ask(
+        _ watch: EtcdWatch, over connection: EtcdConnection, _ changed: @Sendable (UInt64) -> Void
+    ) async -> EtcdFailure? {
+        let interval = calls.configuration.pollInterval
+        var next = MonotonicTime.now() + interval
+        while (try? await Task.sleep(for: max(next - .now(), .zero))) != nil {
+            guard watch.handle(.interval) == .ask else { return nil }
+            next = .now() + interval
+            do throws(EtcdFailure) {
+                let answer = try await connection.unary(
+                    EtcdMethods.transaction, calls.keys.read(keysOnly: true), as: EtcdTxnResponse.self, until: next)
+                let newest = answer.responses.flatMap(\.responseRange.kvs).map(\.modRevision).max() ?? 0
+                guard perform(watch.handle(.answered(at: answer.header.revision, newest: newest)), changed) else {
+                    return nil
+                }
+            } catch {
+                guard error.kind == .timeout else { return error }
+            }
+        }
+        return nil
+    }
+
+    /// Carries out an action of an open watch. Returns false if the watch is to be closed.
+    private func perform(_ action: EtcdWatchStateMachine.Action, _ changed: @Sendable (UInt64) -> Void) -> Bool {
+        switch action {
+        case .report(let revision): changed(UInt64(clamping: revision))
+        case .close: return false
+        case .none, .read, .watch, .ask, .wait: break
+        }
+        return true
     }
 }
 
 /// The state of one watch, shared by the tasks that send and receive.
 private final class EtcdWatch: Sendable {
-    /// The machine closes the watch.
-    struct Closed: Error {}
-
     private struct State: Sendable {
         var machine: EtcdWatchStateMachine
         var isClosing = false

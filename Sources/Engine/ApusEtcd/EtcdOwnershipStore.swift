@@ -19,7 +19,7 @@ import Synchronization
 /// **Rollback.** etcd that was restored from a backup shows an earlier revision. As with every store, the readers
 /// detect it by what they have seen.
 ///
-/// Concurrency model: any task. The connections are on the event loops of the process. Call ``close()`` at the end.
+/// Concurrency model: any task. Each connection has a thread. Call ``close()`` at the end.
 package final class EtcdOwnershipStore: OwnershipStore {
     /// The end of every refusal's message.
     static let remedy = "`apus admin ownership restore` puts the newest map of the nodes back"

@@ -8,8 +8,9 @@ import ApusCore
 /// between. If etcd has compacted these revisions, or has gone back, the keys are read again. They are also read after
 /// several watches without a change: what is to be sent may exceed the limit of a message.
 ///
-/// **Progress.** Answers to requests for progress show only that the watch is alive. Their revision is not used as a
-/// position: etcd before 3.4.25 and 3.5.8 may send one before changes of that revision (etcd issue 15220).
+/// **Reads.** The keys are read at an interval over the watch's connection. The answer shows that the connection is
+/// alive, and a change that the watch has not shown yet. Its revision is not used as a position: the watch may still
+/// have earlier changes to show. It is not compared with changes that the watch showed after the question either.
 ///
 /// **Waits.** A watch that ended is opened again after `retryDelayMin`. The wait doubles with each further failure up
 /// to `retryDelayMax`, and half of it is random, so that nodes do not return together. A watch that etcd has confirmed
@@ -40,6 +41,8 @@ package struct EtcdWatchStateMachine: Sendable {
         case response(Response)
         /// A third of the longest silence has passed.
         case interval
+        /// The answer to `ask`: etcd's revision, and that of the newest change of the keys; 0 without keys.
+        case answered(at: Int64, newest: Int64)
         /// The watch or the read failed.
         case ended
     }
@@ -65,7 +68,7 @@ package struct EtcdWatchStateMachine: Sendable {
         case watch(from: Int64)
         /// Report a change of this revision.
         case report(Int64)
-        /// Ask for progress.
+        /// Read the revisions of both keys, over the connection of the watch.
         case ask
         /// Close the watch. The next input is `ended`.
         case close
@@ -86,6 +89,8 @@ package struct EtcdWatchStateMachine: Sendable {
     private var value: Int64?
     private var failureCount = 0
     private var silentIntervalCount = 0
+    /// ``next`` when the oldest question without an answer was asked.
+    private var asked: Int64?
     /// Watches in a row that ended without a change.
     private var fruitlessCount = 0
     /// Why the open watch was closed by this machine.
@@ -102,6 +107,7 @@ package struct EtcdWatchStateMachine: Sendable {
         switch input {
         case .starting:
             reason = nil
+            asked = nil
             silentIntervalCount = 0
             return next.map { Action.watch(from: $0) } ?? .read
         case .read(let revision, let value):
@@ -112,8 +118,10 @@ package struct EtcdWatchStateMachine: Sendable {
         case .response(let response): return received(response)
         case .interval:
             silentIntervalCount += 1
-            guard silentIntervalCount > Self.silentIntervalCountMax else { return .ask }
-            return close(.silent)
+            guard silentIntervalCount <= Self.silentIntervalCountMax else { return close(.silent) }
+            asked = asked ?? next
+            return .ask
+        case .answered(let revision, let newest): return answered(at: revision, newest)
         case .ended:
             let shift = min(failureCount, 16)
             failureCount += 1
@@ -141,6 +149,20 @@ package struct EtcdWatchStateMachine: Sendable {
         fruitlessCount = 0
         value = nil
         return .report(response.newestChange)
+    }
+
+    private mutating func answered(at revision: Int64, _ newest: Int64) -> Action {
+        silentIntervalCount = 0
+        defer { asked = nil }
+        if let asked, revision < asked - 1 {
+            next = nil
+            return close(.wentBack)
+        }
+        guard let next, newest >= next else { return .none }
+        self.next = newest + 1
+        fruitlessCount = 0
+        value = nil
+        return .report(newest)
     }
 
     private mutating func close(_ restart: Restart) -> Action {

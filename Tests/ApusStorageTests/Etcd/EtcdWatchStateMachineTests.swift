@@ -138,6 +138,41 @@ struct EtcdWatchStateMachineTests {
         #expect(machine.handle(.interval) == .ask)
     }
 
+    @Test("The answer to a read starts the count of silence again, and is no position")
+    func answered() {
+        var machine = watching()
+        for _ in 0..<5 {
+            for _ in 0..<3 { #expect(machine.handle(.interval) == .ask) }
+            #expect(machine.handle(.answered(at: 90, newest: 7)) == .none)
+        }
+        _ = machine.handle(.ended)
+        #expect(machine.handle(.starting) == .watch(from: 11))
+    }
+
+    @Test("A read shows a change that the watch has not shown; the watch continues after it")
+    func missedChange() {
+        var machine = watching()
+        #expect(machine.handle(.interval) == .ask)
+        #expect(machine.handle(.answered(at: 15, newest: 12)) == .report(12))
+        #expect(machine.handle(.interval) == .ask)
+        #expect(machine.handle(.answered(at: 16, newest: 12)) == .none)
+        _ = machine.handle(.ended)
+        #expect(machine.handle(.starting) == .watch(from: 13))
+    }
+
+    @Test("An earlier revision in the answer to a read closes the watch, unless a change came after the question")
+    func answerWentBack() throws {
+        var machine = watching()
+        #expect(machine.handle(.interval) == .ask)
+        #expect(machine.handle(.response(response(at: 12) { $0.newestChange = 12 })) == .report(12))
+        #expect(machine.handle(.interval) == .ask)
+        #expect(machine.handle(.answered(at: 11, newest: 7)) == .none)
+        #expect(machine.handle(.interval) == .ask)
+        #expect(machine.handle(.answered(at: 11, newest: 7)) == .close)
+        #expect(try #require(delay(machine.handle(.ended))).1 == .wentBack)
+        #expect(machine.handle(.starting) == .read)
+    }
+
     @Test("Waits differ between nodes, and a confirmed watch resets them")
     func waits() throws {
         var waits: Set<Duration> = []
