@@ -122,7 +122,7 @@ let package = Package(
         .target(
             name: "CApusTLS", path: "Sources/Native/CApusTLS",
             linkerSettings: [.linkedLibrary("ssl"), .linkedLibrary("crypto")]),
-        layer("Native", "ApusTLS", ["ApusCore", "CApusTLS", nioCore, crypto]),
+        layer("Native", "ApusTLS", ["ApusCore", "CApusTLS", nioCore, nioTLS, crypto]),
         .systemLibrary(
             name: "CApusPQ", path: "Sources/Native/CApusPQ", pkgConfig: "libpq", providers: [.apt(["libpq-dev"])]),
         layer("Native", "ApusPQ", ["ApusCore", "CApusPQ"]),
@@ -142,11 +142,8 @@ let package = Package(
         layer(
             "Engine", "ApusTransport",
             [
-                "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusThreads", "CApusNet", "CApusThreads",
-                "CApusZstd", nioCore,
-                nioPosix,
-                nioTLS,
-                nioSSL, x509, swiftASN1, crypto, log, coreMetrics,
+                "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusThreads", "ApusTLS", "CApusNet",
+                "CApusThreads", "CApusZstd", nioCore, nioPosix, nioTLS, x509, swiftASN1, crypto, log, coreMetrics,
             ]),
         layer(
             "Engine", "ApusStorage",
@@ -252,10 +249,9 @@ let package = Package(
         layer(
             "Edges", "ApusHTTP",
             [
-                "ApusCore", "ApusTracing", "ApusListener", "ApusContract", "ApusTraversal", "ApusTransport",
+                "ApusCore", "ApusTracing", "ApusListener", "ApusContract", "ApusTLS", "ApusTraversal", "ApusTransport",
                 "ApusCluster", "ApusSessions", "ApusClientAPI", hummingbird, hummingbirdCore, httpTypes, nioCore,
-                nioPosix, nioHTTP1,
-                nioSSL, nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf, crypto, lifecycle, log, coreMetrics,
+                nioPosix, nioHTTP1, nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf, crypto, lifecycle, log, coreMetrics,
             ]),
 
         layer(
@@ -297,13 +293,13 @@ let package = Package(
             "Clients", "ApusClient",
             [
                 "ApusCore", "ApusThreads", "ApusTLS", "ApusWire", "ApusContract", "ApusMedia", "CApusMedia", nioCore,
-                nioPosix, nioTLS, nioSSL, protobuf, crypto, dequeModule, log,
+                nioPosix, nioTLS, protobuf, crypto, dequeModule, log,
             ]),
         layer(
             "Clients", "ApusDevice",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusThreads", "ApusMedia", "ApusClient", "CApusMedia", nioCore,
-                nioPosix, nioTLS, nioSSL, protobuf, crypto, dequeModule, log,
+                "ApusCore", "ApusWire", "ApusContract", "ApusThreads", "ApusTLS", "ApusMedia", "ApusClient",
+                "CApusMedia", nioCore, nioPosix, protobuf, crypto, dequeModule, log,
             ]),
 
         // Command: histories, local clusters and their processes, the verbs, and the binaries that have them.
@@ -312,16 +308,16 @@ let package = Package(
             "Command", "ApusLocal",
             [
                 "ApusCore", "ApusConfiguration", "ApusContract", "ApusSessions", "ApusTransport", "ApusTraversal",
-                "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode", "CApusNamespaces", "CApusTLS",
-                nioCore, nioPosix, nioHTTP1, nioSSL, nioFoundationCompat, crypto,
+                "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode", "ApusTLS", "CApusNamespaces", "CApusTLS",
+                nioCore, nioPosix, nioHTTP1, nioTLS, nioFoundationCompat, crypto,
             ]),
         layer(
             "Command", "ApusCommand",
             [
                 "ApusCore", "ApusConfiguration", "ApusContract", "ApusMedia", "ApusStorage", "ApusCluster",
                 "ApusSessions", "ApusThings", "ApusRelayService", "ApusHTTP", "ApusNodeConfiguration", "ApusRelayNode",
-                "ApusNode", "ApusClient", "ApusDevice", "ApusTraversal", "ApusLocal", "CApusThreads", nioCore, nioPosix,
-                nioHTTP1, nioSSL, nioFoundationCompat, protobuf, crypto, unixSignals, log, coreMetrics, arguments,
+                "ApusNode", "ApusClient", "ApusDevice", "ApusTLS", "ApusTraversal", "ApusLocal", "CApusThreads", nioCore,
+                nioPosix, nioHTTP1, nioFoundationCompat, protobuf, crypto, unixSignals, log, coreMetrics, arguments,
             ]),
         .executableTarget(
             name: "apus", dependencies: ["ApusCommand"], path: "Sources/Command/apus", swiftSettings: apusSettings,
