@@ -352,18 +352,21 @@ let package = Package(
             path: "Examples/Registers", swiftSettings: apusSettings, linkerSettings: apusLinker),
 
         // Testing.
-        layer("Testing", "ApusTestKit", ["ApusCore", nioCore, nioPosix, nioHTTP1]),
-        layer(
-            "Testing", "ApusSimulation",
-            ["ApusCore", "ApusWire", "ApusStorage", "ApusCluster", "ApusCalls", nioCore, dequeModule, protobuf]),
         .target(
             name: "CApusTestTLS", path: "Sources/Testing/CApusTestTLS",
             linkerSettings: [.linkedLibrary("ssl"), .linkedLibrary("crypto")]),
+        layer("Testing", "ApusTestKit", ["ApusCore", "CApusTestTLS", nioCore, nioPosix, nioHTTP1, nioTLS]),
+        layer(
+            "Testing", "ApusSimulation",
+            ["ApusCore", "ApusWire", "ApusStorage", "ApusCluster", "ApusCalls", nioCore, dequeModule, protobuf]),
 
         test(
             "ApusRelayTests",
             ["ApusCore", "ApusThreads", "ApusTraversal", "ApusRelay", "ApusHTTP", "ApusTestKit", "CApusTLS", log]),
         test("ApusCoreTests", ["ApusCore", log]),
+        test(
+            "ApusTLSTests",
+            ["ApusCore", "ApusTLS", "ApusTransport", "ApusTestKit", nioCore, nioEmbedded, nioPosix, nioTLS]),
         test("ApusHistoryTests", ["ApusCore", "ApusHistory"]),
         test(
             "ApusClientAPITests",
@@ -409,9 +412,8 @@ let package = Package(
         test(
             "ApusGatewayTests",
             [
-                "ApusCore", "ApusWire", "ApusMedia", "ApusTransport", "ApusGateway", "ApusTLS", "ApusClient",
-                "ApusTestKit",
-                nioCore, nioPosix, nioSSL,
+                "ApusCore", "ApusWire", "ApusMedia", "ApusTransport", "ApusGateway", "ApusTLS", "ApusTestKit", nioCore,
+                nioPosix,
             ]),
         test(
             "ApusNodeTests",
@@ -427,7 +429,7 @@ let package = Package(
             [
                 "ApusCore", "ApusStorage", "ApusSessions", "ApusContract", "ApusMedia", "ApusClient", "ApusDevice",
                 "ApusHistory", "ApusLocal", "ApusTestKit", "ApusTraversal", crypto, log, nioCore, nioFoundationCompat,
-                nioHTTP1, nioPosix, nioSSL, protobuf,
+                nioHTTP1, nioPosix, protobuf,
             ], isFast: false),
         .testTarget(
             name: "RelayClientTests", dependencies: ["ApusTestKit", nioCore, nioPosix],
@@ -470,8 +472,7 @@ let package = Package(
         test(
             "ApusTransportTests",
             [
-                "ApusCore", "ApusTracing", "ApusWire", "ApusTransport", "ApusTestKit", nioCore, nioPosix, nioSSL,
-                protobuf, log,
+                "ApusCore", "ApusTracing", "ApusWire", "ApusTransport", "ApusTestKit", nioCore, nioPosix, protobuf, log,
             ]),
         test(
             "ApusClientTests",
