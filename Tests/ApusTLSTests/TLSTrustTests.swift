@@ -29,7 +29,7 @@ struct TLSTrustTests {
         #expect(client.peerCertificate == nil && server.peerCertificate == nil)
         try wire.pump()
         for (handler, name) in [(client, "b"), (server, "a")] {
-            let pem = Data(try #require(handler.peerCertificate)).base64EncodedString()
+            let pem = Data(try #require(handler.peerCertificate)).base64EncodedString(options: .lineLength76Characters)
             let facts = try CertificateFacts.all(
                 pem: Array("-----BEGIN CERTIFICATE-----\n\(pem)\n-----END CERTIFICATE-----\n".utf8), source: "peer")
             #expect(facts.map(\.node) == [NodeName(unchecked: name)])
@@ -151,6 +151,7 @@ struct TLSTrustTests {
     func broken() throws {
         let authority = try TestAuthority()
         let (one, two) = (try authority.node("a"), try authority.node("b"))
+        let newline = Array("\n".utf8)
         func failure(_ chain: [UInt8], _ key: [UInt8], _ trust: TLSTrust? = nil) -> TLSContextError? {
             do throws(TLSContextError) {
                 _ = try TLSServerContext(TLSIdentity(chain: chain, key: key), trust: trust)
@@ -161,11 +162,11 @@ struct TLSTrustTests {
         }
         func isWhole(_ error: TLSContextError?) -> Bool { error == nil }
         #expect(isWhole(failure(one.chain, one.key, authority.trust)))
-        #expect(isWhole(failure(one.chain + two.chain, one.key)))
+        #expect(isWhole(failure(one.chain + newline + two.chain, one.key)))
         guard case .pair = failure(one.chain, two.key), case .key = failure(one.chain, []),
             case .key = failure(one.chain, Array(one.key.dropLast(80))), case .certificate = failure([], one.key),
             case .certificate = failure(Array(one.chain.dropLast(200)), one.key),
-            case .certificate = failure(one.chain + two.chain.dropLast(200), one.key),
+            case .certificate = failure(one.chain + newline + two.chain.dropLast(200), one.key),
             case .authority = failure(one.chain, one.key, .authorities([])),
             case .authority = failure(one.chain, one.key, .authorities(Array(two.chain.dropLast(100))))
         else {

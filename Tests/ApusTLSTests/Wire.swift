@@ -138,8 +138,12 @@ final class Wire {
         side.channel.embeddedEventLoop.run()
     }
 
+    /// Closes both sides below TLS.
     func end() {
-        for side in [client, server] { _ = try? side.channel.finish(acceptAlreadyClosed: true) }
+        for side in [client, server] {
+            (try? side.channel.pipeline.syncOperations.context(handler: side.tls))?.close(promise: nil)
+            side.channel.embeddedEventLoop.run()
+        }
     }
 }
 

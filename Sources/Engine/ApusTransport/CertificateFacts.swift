@@ -39,17 +39,24 @@ package struct CertificateFacts: Sendable, Equatable {
 
     private static let beginning = "-----BEGIN CERTIFICATE-----"
 
+    /// The content of a block, whose lines may have any length. Empty if it is not in Base64.
+    private static func der(of block: String) -> [UInt8] {
+        let lines = block.split(whereSeparator: \.isNewline).dropFirst().dropLast()
+        let content = lines.joined().filter { !$0.isWhitespace }
+        return [UInt8](Data(base64Encoded: content) ?? Data())
+    }
+
     static func parsed(_ pem: [UInt8], _ source: String) throws(ApusError) -> [Certificate] {
         let text = String(decoding: pem, as: UTF8.self)
         let blocks = ClusterPKI.pemBlocks(text).filter { $0.hasPrefix(beginning) }
-        let certificates: [Certificate]
-        do {
-            certificates = try blocks.map { try Certificate(pemEncoded: $0) }
-        } catch {
-            throw ApusError(.configurationInvalid, "the certificate in \(source) cannot be read: \(error)")
-        }
         guard text.split(whereSeparator: \.isNewline).count(where: { $0.hasPrefix(beginning) }) == blocks.count else {
             throw ApusError(.configurationInvalid, "a certificate in \(source) is not whole")
+        }
+        let certificates: [Certificate]
+        do {
+            certificates = try blocks.map { try Certificate(derEncoded: der(of: $0)) }
+        } catch {
+            throw ApusError(.configurationInvalid, "the certificate in \(source) cannot be read: \(error)")
         }
         guard !certificates.isEmpty else {
             throw ApusError(.configurationInvalid, "there is no certificate in \(source)")

@@ -360,6 +360,9 @@ package final class TLSHandler: ChannelDuplexHandler {
             context.channel.closeFuture.cascade(to: promise)
             beginClosing(context: context)
         case (.output, .closing), (.all, .closing): context.channel.closeFuture.cascade(to: promise)
+        case (.all, .handshaking):
+            state = .closed
+            context.close(promise: promise)
         default: context.close(mode: mode, promise: promise)
         }
     }
