@@ -251,7 +251,8 @@ let package = Package(
             [
                 "ApusCore", "ApusTracing", "ApusListener", "ApusContract", "ApusTLS", "ApusTraversal", "ApusTransport",
                 "ApusCluster", "ApusSessions", "ApusClientAPI", hummingbird, hummingbirdCore, httpTypes, nioCore,
-                nioPosix, nioHTTP1, nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf, crypto, lifecycle, log, coreMetrics,
+                nioPosix, nioHTTP1, nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf, crypto, lifecycle, log,
+                coreMetrics,
             ]),
 
         layer(
@@ -316,7 +317,8 @@ let package = Package(
             [
                 "ApusCore", "ApusConfiguration", "ApusContract", "ApusMedia", "ApusStorage", "ApusCluster",
                 "ApusSessions", "ApusThings", "ApusRelayService", "ApusHTTP", "ApusNodeConfiguration", "ApusRelayNode",
-                "ApusNode", "ApusClient", "ApusDevice", "ApusTLS", "ApusTraversal", "ApusLocal", "CApusThreads", nioCore,
+                "ApusNode", "ApusClient", "ApusDevice", "ApusTLS", "ApusTraversal", "ApusLocal", "CApusThreads",
+                nioCore,
                 nioPosix, nioHTTP1, nioFoundationCompat, protobuf, crypto, unixSignals, log, coreMetrics, arguments,
             ]),
         .executableTarget(

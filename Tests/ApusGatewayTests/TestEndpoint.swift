@@ -175,7 +175,8 @@ final class TestClient: Sendable {
 
     /// - Parameter before: Stands between the socket and TLS.
     init(
-        _ endpoint: TestEndpoint, before: [any ChannelHandler & Sendable] = [], settings: OtherTLSHandler.Settings = .init()
+        _ endpoint: TestEndpoint, before: [any ChannelHandler & Sendable] = [],
+        settings: OtherTLSHandler.Settings = .init()
     ) async throws {
         let seen = Collector()
         self.seen = seen

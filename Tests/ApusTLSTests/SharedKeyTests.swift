@@ -47,7 +47,8 @@ struct SharedKeyTests {
     @Test("A client without a key is refused")
     func stranger() throws {
         let wire = try Wire(
-            OtherTLSHandler(OtherTLSHandler.Settings()), TLSHandler(try TLSServerContext(sharedKeys: { _ in Self.key })))
+            OtherTLSHandler(OtherTLSHandler.Settings()), TLSHandler(try TLSServerContext(sharedKeys: { _ in Self.key }))
+        )
         try wire.pump()
         #expect(!wire.server.isSecured && !wire.client.isSecured && !wire.server.channel.isActive)
     }

@@ -176,7 +176,9 @@ struct TLSHandlerTests {
             if peer == .ours { near.channel.close(promise: nil) }
             #expect(near.channel.isActive)
             try wire.pump()
-            #expect(far.text == "last" && !near.channel.isActive && !far.channel.isActive && isClosed.load(ordering: .relaxed))
+            #expect(
+                far.text == "last" && !near.channel.isActive && !far.channel.isActive
+                    && isClosed.load(ordering: .relaxed))
             #expect(near.errors.isEmpty && far.errors.isEmpty, "\(near.errors) \(far.errors)")
         }
     }
@@ -229,7 +231,6 @@ struct TLSHandlerTests {
         #expect(wire.server.received.readableBytes == 0 && wire.server.errors.isEmpty)
         #expect(!wire.server.channel.isActive)
     }
-
 
     @Test("The end of a stream without close_notify ends one half with an error where the server allows halves")
     func truncatedHalf() throws {

@@ -103,7 +103,8 @@ struct TLSTrustTests {
         #expect(wire.client.isSecured == isTaken)
     }
 
-    @Test("A certificate that names neither the host nor the address is refused", .enabled(if: TestCertificate.canBeMade))
+    @Test(
+        "A certificate that names neither the host nor the address is refused", .enabled(if: TestCertificate.canBeMade))
     func otherName() throws {
         let own = try TestCertificate(addresses: ["192.0.2.7"], names: ["endpoint.example"])
         let identity = try TLSIdentity(certificateFile: own.certificate, keyFile: own.key)

@@ -195,7 +195,11 @@ func discardUnsent(_ channel: any Channel) {
 /// Closes a connection without TLS's farewell, which a path that is cut would delay. Call on the channel's loop.
 func closeAtOnce(_ channel: any Channel) {
     let pipeline = channel.pipeline.syncOperations
-    if let tls = try? pipeline.context(handlerType: TLSHandler.self) { tls.close(promise: nil) } else { channel.close(promise: nil) }
+    if let tls = try? pipeline.context(handlerType: TLSHandler.self) {
+        tls.close(promise: nil)
+    } else {
+        channel.close(promise: nil)
+    }
 }
 
 /// Sets close-on-exec, so that child processes do not inherit the socket. Call on the channel's loop.
