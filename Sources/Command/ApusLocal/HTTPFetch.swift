@@ -68,7 +68,7 @@ package enum HTTPFetch {
     }
 }
 
-/// Sends the request once connected, and over TLS after the handshake, and collects the answer. Confined to the event loop.
+/// Sends the request once connected, and over TLS after the handshake. Collects the answer. Confined to the event loop.
 private final class FetchHandler: ChannelInboundHandler {
     typealias InboundIn = HTTPClientResponsePart
     typealias OutboundOut = HTTPClientRequestPart

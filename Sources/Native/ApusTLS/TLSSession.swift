@@ -170,7 +170,8 @@ package struct TLSError: Error, Sendable, CustomStringConvertible {
     package enum Kind: Sendable {
         /// This side does not accept the peer's certificate, or the peer does not accept this side's.
         case certificate
-        /// The connection ended without close_notify, or within the handshake (RFC 8446 §6.1). Anyone may have ended it.
+        /// The connection ended without close_notify, or within the handshake. Anyone may have
+        /// ended it (RFC 8446 §6.1).
         case truncated
         /// The peer does not speak TLS, breaks its rules, or has no version or cipher in common.
         case protocolViolated
