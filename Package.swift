@@ -114,7 +114,7 @@ let package = Package(
         .target(
             name: "CApusTLS", path: "Sources/Native/CApusTLS",
             linkerSettings: [.linkedLibrary("ssl"), .linkedLibrary("crypto")]),
-        layer("Native", "ApusTLS", ["ApusCore", "CApusTLS", nioCore, crypto]),
+        layer("Native", "ApusTLS", ["ApusCore", "CApusTLS", nioCore, nioTLS, crypto]),
         .systemLibrary(
             name: "CApusPQ", path: "Sources/Native/CApusPQ", pkgConfig: "libpq", providers: [.apt(["libpq-dev"])]),
         layer("Native", "ApusPQ", ["ApusCore", "CApusPQ"]),
@@ -138,11 +138,8 @@ let package = Package(
         layer(
             "Engine", "ApusTransport",
             [
-                "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusThreads", "CApusNet", "CApusThreads",
-                "CApusZstd", nioCore,
-                nioPosix,
-                nioTLS,
-                nioSSL, x509, swiftASN1, crypto, log, coreMetrics,
+                "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusThreads", "ApusTLS", "CApusNet",
+                "CApusThreads", "CApusZstd", nioCore, nioPosix, nioTLS, x509, swiftASN1, crypto, log, coreMetrics,
             ]),
         layer(
             "Engine", "ApusStorage",
@@ -248,10 +245,10 @@ let package = Package(
         layer(
             "Edges", "ApusHTTP",
             [
-                "ApusCore", "ApusTracing", "ApusListener", "ApusContract", "ApusTraversal", "ApusTransport",
+                "ApusCore", "ApusTracing", "ApusListener", "ApusContract", "ApusTLS", "ApusTraversal", "ApusTransport",
                 "ApusCluster", "ApusSessions", "ApusClientAPI", hummingbird, hummingbirdCore, httpTypes, nioCore,
-                nioPosix, nioHTTP1,
-                nioSSL, nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf, crypto, lifecycle, log, coreMetrics,
+                nioPosix, nioHTTP1, nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf, crypto, lifecycle, log,
+                coreMetrics,
             ]),
 
         layer(
@@ -292,13 +289,13 @@ let package = Package(
             "Clients", "ApusClient",
             [
                 "ApusCore", "ApusThreads", "ApusTLS", "ApusWire", "ApusContract", "ApusMedia", "CApusMedia", nioCore,
-                nioPosix, nioTLS, nioSSL, protobuf, crypto, dequeModule, log,
+                nioPosix, nioTLS, protobuf, crypto, dequeModule, log,
             ]),
         layer(
             "Clients", "ApusDevice",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusThreads", "ApusMedia", "ApusClient", "CApusMedia", nioCore,
-                nioPosix, nioTLS, nioSSL, protobuf, crypto, dequeModule, log,
+                "ApusCore", "ApusWire", "ApusContract", "ApusThreads", "ApusTLS", "ApusMedia", "ApusClient",
+                "CApusMedia", nioCore, nioPosix, protobuf, crypto, dequeModule, log,
             ]),
 
         // Command: histories, local clusters and their processes, the verbs, and the binaries that have them.
@@ -307,16 +304,17 @@ let package = Package(
             "Command", "ApusLocal",
             [
                 "ApusCore", "ApusConfiguration", "ApusContract", "ApusSessions", "ApusTransport", "ApusTraversal",
-                "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode", "CApusNamespaces", "CApusTLS",
-                nioCore, nioPosix, nioHTTP1, nioSSL, nioFoundationCompat, crypto,
+                "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode", "ApusTLS", "CApusNamespaces", "CApusTLS",
+                nioCore, nioPosix, nioHTTP1, nioTLS, nioFoundationCompat, crypto,
             ]),
         layer(
             "Command", "ApusCommand",
             [
                 "ApusCore", "ApusConfiguration", "ApusContract", "ApusMedia", "ApusStorage", "ApusCluster",
                 "ApusSessions", "ApusThings", "ApusRelayService", "ApusHTTP", "ApusNodeConfiguration", "ApusRelayNode",
-                "ApusNode", "ApusClient", "ApusDevice", "ApusTraversal", "ApusLocal", "CApusThreads", nioCore, nioPosix,
-                nioHTTP1, nioSSL, nioFoundationCompat, protobuf, crypto, unixSignals, log, coreMetrics, arguments,
+                "ApusNode", "ApusClient", "ApusDevice", "ApusTLS", "ApusTraversal", "ApusLocal", "CApusThreads",
+                nioCore,
+                nioPosix, nioHTTP1, nioFoundationCompat, protobuf, crypto, unixSignals, log, coreMetrics, arguments,
             ]),
         .executableTarget(
             name: "apus", dependencies: ["ApusCommand"], path: "Sources/Command/apus", swiftSettings: apusSettings,
@@ -351,18 +349,21 @@ let package = Package(
             path: "Examples/Registers", swiftSettings: apusSettings, linkerSettings: apusLinker),
 
         // Testing.
-        layer("Testing", "ApusTestKit", ["ApusCore", nioCore, nioPosix, nioHTTP1]),
-        layer(
-            "Testing", "ApusSimulation",
-            ["ApusCore", "ApusWire", "ApusStorage", "ApusCluster", "ApusCalls", nioCore, dequeModule, protobuf]),
         .target(
             name: "CApusTestTLS", path: "Sources/Testing/CApusTestTLS",
             linkerSettings: [.linkedLibrary("ssl"), .linkedLibrary("crypto")]),
+        layer("Testing", "ApusTestKit", ["ApusCore", "CApusTestTLS", nioCore, nioPosix, nioHTTP1, nioTLS]),
+        layer(
+            "Testing", "ApusSimulation",
+            ["ApusCore", "ApusWire", "ApusStorage", "ApusCluster", "ApusCalls", nioCore, dequeModule, protobuf]),
 
         test(
             "ApusRelayTests",
             ["ApusCore", "ApusThreads", "ApusTraversal", "ApusRelay", "ApusHTTP", "ApusTestKit", "CApusTLS", log]),
         test("ApusCoreTests", ["ApusCore", log]),
+        test(
+            "ApusTLSTests",
+            ["ApusCore", "ApusTLS", "ApusTransport", "ApusTestKit", nioCore, nioEmbedded, nioPosix, nioTLS]),
         test("ApusHistoryTests", ["ApusCore", "ApusHistory"]),
         test(
             "ApusClientAPITests",
@@ -409,9 +410,8 @@ let package = Package(
         test(
             "ApusGatewayTests",
             [
-                "ApusCore", "ApusWire", "ApusMedia", "ApusTransport", "ApusGateway", "ApusTLS", "ApusClient",
-                "ApusTestKit",
-                nioCore, nioPosix, nioSSL,
+                "ApusCore", "ApusWire", "ApusMedia", "ApusTransport", "ApusGateway", "ApusTLS", "ApusTestKit", nioCore,
+                nioPosix,
             ]),
         test(
             "ApusNodeTests",
@@ -427,7 +427,7 @@ let package = Package(
             [
                 "ApusCore", "ApusStorage", "ApusSessions", "ApusContract", "ApusMedia", "ApusClient", "ApusDevice",
                 "ApusHistory", "ApusLocal", "ApusTestKit", "ApusTraversal", crypto, log, nioCore, nioFoundationCompat,
-                nioHTTP1, nioPosix, nioSSL, protobuf,
+                nioHTTP1, nioPosix, protobuf,
             ], isFast: false),
         .testTarget(
             name: "RelayClientTests", dependencies: ["ApusTestKit", nioCore, nioPosix],
@@ -470,8 +470,7 @@ let package = Package(
         test(
             "ApusTransportTests",
             [
-                "ApusCore", "ApusTracing", "ApusWire", "ApusTransport", "ApusTestKit", nioCore, nioPosix, nioSSL,
-                protobuf, log,
+                "ApusCore", "ApusTracing", "ApusWire", "ApusTransport", "ApusTestKit", nioCore, nioPosix, protobuf, log,
             ]),
         test(
             "ApusClientTests",

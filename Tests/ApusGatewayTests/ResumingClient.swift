@@ -1,10 +1,9 @@
-import ApusClient
 import ApusCore
 import ApusTLS
 import ApusTestKit
+import Foundation
 import NIOCore
 import NIOPosix
-import NIOSSL
 import Synchronization
 
 /// A client with the TLS of ours, which keeps its ticket between connections.
@@ -28,7 +27,7 @@ final class ResumingClient: Sendable {
                 channel.eventLoop.makeCompletedFuture {
                     let pipeline = channel.pipeline.syncOperations
                     for handler in before { try pipeline.addHandler(handler) }
-                    try pipeline.addHandler(TLSClientHandler(context: context, host: host, resumption: resumption))
+                    try pipeline.addHandler(TLSHandler(context, host: host, resumption: resumption))
                     try pipeline.addHandler(CollectorHandler(seen))
                 }
             }
@@ -43,7 +42,7 @@ final class ResumingClient: Sendable {
         channel.writeAndFlush(ByteBuffer(string: "x"), promise: nil)
         try await eventually("the echo arrived") { seen.value.withLock { $0.received.readableBytes == 1 } }
         let isResumed = try await channel.eventLoop.submit {
-            try channel.pipeline.syncOperations.handler(type: TLSClientHandler.self).isResumed
+            try channel.pipeline.syncOperations.handler(type: TLSHandler.self).isResumed
         }.get()
         try await channel.close()
         let errors = seen.value.withLock { $0.errors }
@@ -59,26 +58,26 @@ final class ResumingClient: Sendable {
     }
 }
 
-/// A server of NIOSSL, or of no TLS, that sends back what it is sent.
+/// A server of libssl alone, or of no TLS, that sends back what it is sent.
 final class OtherServer: Sendable {
     let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
     private let channel: any Channel
     private let seen = Collector()
     private let accepted = Accepted()
 
-    init(_ pki: TestPKI, maximumTLSVersion: TLSVersion? = nil, speaksTLS: Bool = true) async throws {
-        var configuration = TLSConfiguration.makeServerConfiguration(
-            certificateChain: try NIOSSLCertificate.fromPEMFile(pki.certificate).map { .certificate($0) },
-            privateKey: .privateKey(try NIOSSLPrivateKey(file: pki.key, format: .pem)))
-        configuration.maximumTLSVersion = maximumTLSVersion
-        let context = try NIOSSLContext(configuration: configuration)
-        let (seen, accepted) = (seen, accepted)
+    init(_ pki: TestPKI, hasTLS13: Bool = true, speaksTLS: Bool = true) async throws {
+        var settings = OtherTLSHandler.Settings()
+        settings.isServer = true
+        settings.hasTLS13 = hasTLS13
+        settings.certificate = try String(contentsOfFile: pki.certificate, encoding: .utf8)
+        settings.key = try String(contentsOfFile: pki.key, encoding: .utf8)
+        let (tls, seen, accepted) = (settings, seen, accepted)
         channel = try await ServerBootstrap(group: group)
             .childChannelInitializer { channel in
                 channel.eventLoop.makeCompletedFuture {
                     accepted.channels.withLock { $0.append(channel) }
                     let pipeline = channel.pipeline.syncOperations
-                    if speaksTLS { try pipeline.addHandler(NIOSSLServerHandler(context: context)) }
+                    if speaksTLS { try pipeline.addHandler(OtherTLSHandler(tls)) }
                     try pipeline.addHandler(EchoHandler(seen))
                 }
             }
@@ -94,7 +93,7 @@ final class OtherServer: Sendable {
     func breakOff() async throws {
         for channel in accepted.channels.withLock({ $0 }) {
             try await channel.eventLoop.submit {
-                try channel.pipeline.syncOperations.context(handlerType: NIOSSLServerHandler.self).close(promise: nil)
+                try channel.pipeline.syncOperations.context(handlerType: OtherTLSHandler.self).close(promise: nil)
             }.get()
         }
     }

@@ -5,7 +5,6 @@ import ApusTestKit
 import ApusTransport
 import NIOCore
 import NIOPosix
-import NIOSSL
 import Synchronization
 
 /// What came to one side of a connection.
@@ -169,20 +168,16 @@ final class TestRoom: ChannelInboundHandler, @unchecked Sendable {  // SAFETY: c
     }
 }
 
-/// A client of NIOSSL, which is not what the endpoint is made with.
+/// A client of libssl alone, without Apus's handlers.
 final class TestClient: Sendable {
     let channel: any Channel
     private let seen: Collector
 
     /// - Parameter before: Stands between the socket and TLS.
     init(
-        _ endpoint: TestEndpoint, before: [any ChannelHandler & Sendable] = [], maximumTLSVersion: TLSVersion? = nil,
-        configuration given: TLSConfiguration? = nil, host: String? = nil
+        _ endpoint: TestEndpoint, before: [any ChannelHandler & Sendable] = [],
+        settings: OtherTLSHandler.Settings = .init()
     ) async throws {
-        var configuration = given ?? TLSConfiguration.makeClientConfiguration()
-        if given == nil { configuration.certificateVerification = .none }
-        configuration.maximumTLSVersion = maximumTLSVersion
-        let context = try NIOSSLContext(configuration: configuration)
         let seen = Collector()
         self.seen = seen
         channel = try await ClientBootstrap(group: endpoint.group)
@@ -193,7 +188,7 @@ final class TestClient: Sendable {
                 channel.eventLoop.makeCompletedFuture {
                     let pipeline = channel.pipeline.syncOperations
                     for handler in before { try pipeline.addHandler(handler) }
-                    try pipeline.addHandler(NIOSSLClientHandler(context: context, serverHostname: host))
+                    try pipeline.addHandler(OtherTLSHandler(settings))
                     try pipeline.addHandler(CollectorHandler(seen))
                 }
             }

@@ -7,7 +7,6 @@ import Dispatch
 import Logging
 import NIOCore
 import NIOPosix
-import NIOSSL
 import SwiftProtobuf
 import Synchronization
 
@@ -215,20 +214,16 @@ struct RawConnection {
     static func secured(
         to address: HostPort, as node: ClusterPKI.Issued, authority: ClusterPKI.Issued, serverName: String? = nil
     ) async throws -> RawConnection {
-        var tls = TLSConfiguration.makeClientConfiguration()
-        tls.certificateChain = try NIOSSLCertificate.fromPEMBytes(Array(node.certificatePEM.utf8)).map {
-            .certificate($0)
-        }
-        tls.privateKey = .privateKey(try NIOSSLPrivateKey(bytes: Array(node.privateKeyPEM.utf8), format: .pem))
-        tls.trustRoots = .certificates(try NIOSSLCertificate.fromPEMBytes(Array(authority.certificatePEM.utf8)))
-        tls.certificateVerification = .noHostnameVerification
-        tls.shutdownTimeout = .milliseconds(100)
-        let context = try NIOSSLContext(configuration: tls)
+        var settings = OtherTLSHandler.Settings()
+        (settings.certificate, settings.key) = (node.certificatePEM, node.privateKeyPEM)
+        settings.authority = authority.certificatePEM
+        settings.serverName = serverName
+        settings.closeTimeout = .milliseconds(100)
+        let tls = settings
         let channel = try await ClientBootstrap(group: MultiThreadedEventLoopGroup.singleton)
             .channelInitializer { channel in
                 channel.eventLoop.makeCompletedFuture {
-                    try channel.pipeline.syncOperations.addHandler(
-                        NIOSSLClientHandler(context: context, serverHostname: serverName))
+                    try channel.pipeline.syncOperations.addHandler(OtherTLSHandler(tls))
                 }
             }
             .connect(host: address.host, port: address.port).get()

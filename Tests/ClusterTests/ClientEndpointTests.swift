@@ -3,7 +3,6 @@ import ApusCore
 import Foundation
 import NIOCore
 import NIOPosix
-import NIOSSL
 import Synchronization
 import Testing
 

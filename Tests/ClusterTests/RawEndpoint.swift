@@ -1,6 +1,7 @@
+import ApusTestKit
+import Foundation
 import NIOCore
 import NIOPosix
-import NIOSSL
 import Synchronization
 
 /// A client that does not keep to the protocol.
@@ -11,16 +12,14 @@ struct RawEndpoint {
 
     /// Sends bytes and waits for the node to close the connection; false where it did not within 8 s.
     func closesAfter(tls: Bool, bytes: [UInt8]) async throws -> Bool {
-        var configuration = TLSConfiguration.makeClientConfiguration()
-        configuration.trustRoots = .file(authority)
-        let context = try NIOSSLContext(configuration: configuration)
+        var settings = OtherTLSHandler.Settings()
+        settings.authority = try String(contentsOfFile: authority, encoding: .utf8)
+        settings.address = "127.0.0.1"
+        let secured = settings
         let channel = try await ClientBootstrap(group: group)
             .channelInitializer { channel in
                 channel.eventLoop.makeCompletedFuture {
-                    if tls {
-                        try channel.pipeline.syncOperations.addHandler(
-                            NIOSSLClientHandler(context: context, serverHostname: nil))
-                    }
+                    if tls { try channel.pipeline.syncOperations.addHandler(OtherTLSHandler(secured)) }
                 }
             }
             .connect(host: "127.0.0.1", port: port).get()

@@ -189,7 +189,7 @@ private final class TLSRun {
             case true?: isShakenHands = true
             case false?: return takeFromClient()
             case nil:
-                precondition(!isIntact, "the client refuses what nobody changed: \(client.connectingReason())")
+                precondition(!isIntact, "the client refuses what nobody changed: \(client.failure())")
                 isClientOver = true
                 return takeFromClient()
             }

@@ -27,6 +27,15 @@ struct ImportLawTests {
             law: "its wrapper is ApusHTTPClient")
     }
 
+    @Test("Law 1: libssl is the only TLS library (docs/decisions/50)")
+    func security() {
+        expectNoImport(
+            of: ["NIOSSL"], in: SourceTree.sources, except: ["Edges/ApusWebhooks"], law: "a second one is compiled")
+        expectNoImport(
+            of: ["CApusTLS"], in: SourceTree.sources, except: ["Native", "Engine/ApusRelay", "Command/ApusLocal"],
+            law: "its wrapper is ApusTLS")
+    }
+
     @Test("Law 1: only the storage knows the libraries of SQLite and PostgreSQL")
     func storage() {
         expectNoImport(

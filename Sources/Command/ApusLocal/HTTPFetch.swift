@@ -1,8 +1,9 @@
 package import ApusCore
+package import ApusTLS
 package import NIOCore
 package import NIOHTTP1
 import NIOPosix
-package import NIOSSL
+import NIOTLS
 
 /// One HTTP/1.1 request to a node's HTTP listener, with a deadline and a limit of the answer's size.
 package enum HTTPFetch {
@@ -28,7 +29,7 @@ package enum HTTPFetch {
     ///   answer is not HTTP, 10002 if it is too large.
     package static func send(
         _ method: HTTPMethod, _ path: String, to address: HostPort, token: String? = nil, key: String? = nil,
-        body: ByteBuffer? = nil, tls: NIOSSLContext? = nil, timeout: Duration
+        body: ByteBuffer? = nil, tls: TLSClientContext? = nil, timeout: Duration
     ) async throws(ApusError) -> Answer {
         var headers: HTTPHeaders = [
             "Host": address.description, "Connection": "close", "Content-Length": "\(body?.readableBytes ?? 0)",
@@ -48,12 +49,13 @@ package enum HTTPFetch {
                         if let tls {
                             // A name goes into the handshake, an address does not (RFC 6066 §3).
                             let isAddress = (try? SocketAddress(ipAddress: address.host, port: 0)) != nil
-                            try pipeline.addHandler(
-                                NIOSSLClientHandler(context: tls, serverHostname: isAddress ? nil : address.host))
+                            try pipeline.addHandler(TLSHandler(tls, host: isAddress ? nil : address.host))
                         }
                         try pipeline.addHTTPClientHandlers()
                         try pipeline.addHandler(
-                            FetchHandler(head: head, body: body, answer: answer, timeout: .nanoseconds(nanoseconds)))
+                            FetchHandler(
+                                head: head, body: body, answer: answer, timeout: .nanoseconds(nanoseconds),
+                                isSecured: tls == nil))
                         return answer.futureResult
                     }
                 }
@@ -66,7 +68,7 @@ package enum HTTPFetch {
     }
 }
 
-/// Sends the request once connected, and collects the answer. Confined to the event loop.
+/// Sends the request once connected, and over TLS after the handshake. Collects the answer. Confined to the event loop.
 private final class FetchHandler: ChannelInboundHandler {
     typealias InboundIn = HTTPClientResponsePart
     typealias OutboundOut = HTTPClientRequestPart
@@ -75,15 +77,19 @@ private final class FetchHandler: ChannelInboundHandler {
     private let body: ByteBuffer?
     private let answer: EventLoopPromise<HTTPFetch.Answer>
     private let timeout: TimeAmount
+    /// True if the request needs not wait for TLS.
+    private let isSecured: Bool
     private var gathered = HTTPFetch.Answer(status: 0, body: ByteBuffer())
 
     init(
-        head: HTTPRequestHead, body: ByteBuffer?, answer: EventLoopPromise<HTTPFetch.Answer>, timeout: TimeAmount
+        head: HTTPRequestHead, body: ByteBuffer?, answer: EventLoopPromise<HTTPFetch.Answer>, timeout: TimeAmount,
+        isSecured: Bool
     ) {
         self.head = head
         self.body = body
         self.answer = answer
         self.timeout = timeout
+        self.isSecured = isSecured
     }
 
     func channelActive(context: ChannelHandlerContext) {
@@ -94,6 +100,15 @@ private final class FetchHandler: ChannelInboundHandler {
             channel.close(promise: nil)
         }
         channel.closeFuture.whenComplete { _ in deadline.cancel() }
+        if isSecured { send(context: context) }
+    }
+
+    func userInboundEventTriggered(context: ChannelHandlerContext, event: Any) {
+        if case .handshakeCompleted? = event as? TLSUserEvent { send(context: context) }
+        context.fireUserInboundEventTriggered(event)
+    }
+
+    private func send(context: ChannelHandlerContext) {
         context.write(wrapOutboundOut(.head(head)), promise: nil)
         if let body { context.write(wrapOutboundOut(.body(.byteBuffer(body))), promise: nil) }
         context.writeAndFlush(wrapOutboundOut(.end(nil)), promise: nil)
@@ -116,7 +131,7 @@ private final class FetchHandler: ChannelInboundHandler {
 
     func errorCaught(context: ChannelHandlerContext, error: any Error) {
         switch error {
-        case is NIOSSLError, is NIOSSLExtraError:
+        case is TLSError:
             fail(
                 context,
                 ApusError(

@@ -1,5 +1,5 @@
 package import ApusCore
-import NIOSSL
+import ApusTLS
 import Synchronization
 
 /// The paths of a certificate and its key, in PEM form.
@@ -16,17 +16,13 @@ package struct HTTPCertificateFiles: Sendable, Hashable {
 package final class HTTPCertificate: Sendable {
     /// A certificate with its key, read and checked.
     package struct Content: Sendable {
-        let context: NIOSSLContext
+        let context: TLSServerContext
 
         /// Throws 10022 if the files cannot be read or do not match.
         package init(_ files: HTTPCertificateFiles) throws(ApusError) {
             do {
-                var configuration = TLSConfiguration.makeServerConfiguration(
-                    certificateChain: try NIOSSLCertificate.fromPEMFile(files.certificate).map { .certificate($0) },
-                    privateKey: .privateKey(try NIOSSLPrivateKey(file: files.key, format: .pem)))
-                configuration.minimumTLSVersion = .tlsv12
-                configuration.applicationProtocols = ["http/1.1"]
-                context = try NIOSSLContext(configuration: configuration)
+                context = try TLSServerContext(
+                    http: TLSIdentity(certificateFile: files.certificate, keyFile: files.key))
             } catch {
                 throw ApusError(
                     .configurationInvalid,
@@ -40,7 +36,7 @@ package final class HTTPCertificate: Sendable {
     /// Throws 10022 if the files cannot be read or do not match.
     package init(_ files: HTTPCertificateFiles) throws(ApusError) { current = Mutex(try Content(files)) }
 
-    var context: NIOSSLContext { current.withLock { $0.context } }
+    var context: TLSServerContext { current.withLock { $0.context } }
 
     /// Uses another certificate for new connections.
     func use(_ new: Content) { current.withLock { $0 = new } }

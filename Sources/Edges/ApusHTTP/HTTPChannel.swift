@@ -1,4 +1,5 @@
 import ApusCore
+import ApusTLS
 import ApusTransport
 import HummingbirdCore
 import Logging
@@ -6,7 +7,6 @@ import NIOCore
 import NIOHTTP1
 import NIOHTTPTypes
 import NIOHTTPTypesHTTP1
-import NIOSSL
 import NIOWebSocket
 
 /// A connection of the HTTP listener: TLS if there is a certificate, then HTTP/1.1, or a WebSocket if its first request
@@ -33,7 +33,7 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
     func setup(channel: any Channel, logger: Logger) -> EventLoopFuture<Value> {
         channel.eventLoop.makeCompletedFuture {
             let pipeline = channel.pipeline.syncOperations
-            if let certificate { try pipeline.addHandler(NIOSSLServerHandler(context: certificate.context)) }
+            if let certificate { try pipeline.addHandler(TLSHandler(certificate.context)) }
             let deadline = deadlines.handler()
             try pipeline.addHandler(deadline)
             let bound = NIOLoopBound(deadline, eventLoop: channel.eventLoop)

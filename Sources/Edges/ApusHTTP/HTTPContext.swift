@@ -1,7 +1,7 @@
+import ApusTLS
 import HTTPTypes
 import Hummingbird
 import NIOCore
-import NIOSSL
 
 /// The facts about a request's connection: the client's address, and whether it is encrypted.
 struct HTTPContext: RequestContext {
@@ -15,7 +15,7 @@ struct HTTPContext: RequestContext {
         coreContext = .init(source: source)
         remote = source.channel.remoteAddress
         departure = (try? source.channel.pipeline.syncOperations.handler(type: ClientDepartureHandler.self))?.departure
-        isEncrypted = (try? source.channel.pipeline.syncOperations.handler(type: NIOSSLServerHandler.self)) != nil
+        isEncrypted = (try? source.channel.pipeline.syncOperations.handler(type: TLSHandler.self)) != nil
     }
 
     /// True for a peer on this machine: 127.0.0.0/8 (also IPv4-mapped), ::1, and Unix domain sockets.

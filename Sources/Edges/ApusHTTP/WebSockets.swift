@@ -1,11 +1,11 @@
 import ApusClientAPI
 import ApusContract
 import ApusCore
+import ApusTLS
 import ApusTransport
 import CoreMetrics
 import Logging
 import NIOCore
-import NIOSSL
 import Synchronization
 
 /// The WebSockets of one listener: their limit, their tasks and their shutdown (D17).
@@ -46,7 +46,7 @@ final class WebSockets: Sendable {
 
     /// Returns false if the client would send its token in plain text, or there is no place for another client.
     func isAdmitted(_ channel: any Channel) -> Bool {
-        let isEncrypted = (try? channel.pipeline.syncOperations.handler(type: NIOSSLServerHandler.self)) != nil
+        let isEncrypted = (try? channel.pipeline.syncOperations.handler(type: TLSHandler.self)) != nil
         let isNear = channel.remoteAddress.map(HTTPContext.isThisMachine) ?? false
         guard isEncrypted || isNear || configuration.isTokenTakenFromAnywhere,
             !state.withLock({ $0.places.isFull })

@@ -1,6 +1,5 @@
 package import ApusCore
 package import Foundation
-import NIOSSL
 import SwiftASN1
 import X509
 
@@ -38,12 +37,24 @@ package struct CertificateFacts: Sendable, Equatable {
         return try all(pem: bytes, source: file)
     }
 
+    private static let beginning = "-----BEGIN CERTIFICATE-----"
+
+    /// The content of a block, whose lines may have any length. Empty if it is not in Base64.
+    private static func der(of block: String) -> [UInt8] {
+        let lines = block.split(whereSeparator: \.isNewline).dropFirst().dropLast()
+        let content = lines.joined().filter { !$0.isWhitespace }
+        return [UInt8](Data(base64Encoded: content) ?? Data())
+    }
+
     static func parsed(_ pem: [UInt8], _ source: String) throws(ApusError) -> [Certificate] {
+        let text = String(decoding: pem, as: UTF8.self)
+        let blocks = ClusterPKI.pemBlocks(text).filter { $0.hasPrefix(beginning) }
+        guard text.split(whereSeparator: \.isNewline).count(where: { $0.hasPrefix(beginning) }) == blocks.count else {
+            throw ApusError(.configurationInvalid, "a certificate in \(source) is not whole")
+        }
         let certificates: [Certificate]
         do {
-            certificates = try NIOSSLCertificate.fromPEMBytes(pem).map {
-                try Certificate(derEncoded: try $0.toDERBytes())
-            }
+            certificates = try blocks.map { try Certificate(derEncoded: der(of: $0)) }
         } catch {
             throw ApusError(.configurationInvalid, "the certificate in \(source) cannot be read: \(error)")
         }
@@ -131,10 +142,7 @@ package struct RevokedCertificates: Sendable, Equatable {
     /// - Parameter serial: in lower-case hexadecimal digits.
     package func contains(serial: String) -> Bool { serials.contains(serial) }
 
-    func contains(_ certificate: NIOSSLCertificate) -> Bool {
-        guard !serials.isEmpty, let bytes = try? certificate.toDERBytes(),
-            let parsed = try? Certificate(derEncoded: bytes)
-        else { return false }
-        return serials.contains(CertificateFacts.text(parsed.serialNumber))
+    func contains(_ certificate: Certificate) -> Bool {
+        !serials.isEmpty && serials.contains(CertificateFacts.text(certificate.serialNumber))
     }
 }

@@ -1,7 +1,7 @@
 import ApusCore
+import ApusTLS
 import ApusWire
 import NIOCore
-import NIOSSL
 import NIOTLS
 
 /// Runs a ``HandshakeStateMachine`` on a connection, then replaces itself by the lane's handler.
@@ -53,7 +53,7 @@ final class HandshakeHandler: ChannelInboundHandler, RemovableChannelHandler {
 
     func userInboundEventTriggered(context: ChannelHandlerContext, event: Any) {
         if case .handshakeCompleted? = event as? TLSUserEvent {
-            let certificate = try? context.pipeline.syncOperations.nioSSL_peerCertificate()
+            let certificate = NodeCertificate.ofPeer(context.channel)
             perform(
                 machine.secured(
                     certificateName: certificate.flatMap { NodeCertificate.nodeName(of: $0) },
@@ -79,12 +79,14 @@ final class HandshakeHandler: ChannelInboundHandler, RemovableChannelHandler {
     }
 
     func errorCaught(context: ChannelHandlerContext, error: any Error) {
-        switch error {
-        case NIOSSLError.uncleanShutdown, is IOError:
-            fail(.truncated, error, context)
-        default:
-            fail("\(error)".uppercased().contains("CERTIFICATE") ? .certificate : .tls, error, context)
-        }
+        let reason: RejectReason =
+            switch (error as? TLSError)?.kind {
+            case .truncated: .truncated
+            case .certificate: .certificate
+            case .protocolViolated: .tls
+            case nil: error is IOError ? .truncated : .tls
+            }
+        fail(reason, error, context)
     }
 
     private func perform(_ actions: [HandshakeStateMachine.Action], _ context: ChannelHandlerContext) {

@@ -1,7 +1,7 @@
 import ApusCore
+import ApusTLS
 import ApusWire
 import NIOCore
-import NIOSSL
 
 /// The session of an established connection. Every method is called on the connection's event loop.
 protocol LaneSession: AnyObject, SendableMetatype {
@@ -129,9 +129,7 @@ final class LaneHandler<Session: LaneSession>: ChannelInboundHandler {
     func errorCaught(context: ChannelHandlerContext, error: any Error) {
         // A process that is killed sends no TLS close_notify, and may reset the connection. Both are ordinary ends of a
         // link.
-        if case NIOSSLError.uncleanShutdown = error {
-            context.close(promise: nil)
-        } else if error is IOError {
+        if error is IOError || (error as? TLSError)?.kind == .truncated {
             context.close(promise: nil)
         } else {
             fault(.tls, error, context)

@@ -1,8 +1,8 @@
 import ApusCore
+import ApusTLS
 import ApusWire
 import NIOCore
 import NIOPosix
-import NIOSSL
 import Synchronization
 
 #if canImport(Glibc)
@@ -18,7 +18,7 @@ final class LinkDialer: Sendable {
     /// What a dial needs, and what is called with its result. Called on the loop.
     struct Delegate: Sendable {
         /// Makes the TLS handler of a connection. True: another node forwards the connection to the peer.
-        var makeTLS: @Sendable (Bool) throws -> NIOSSLClientHandler
+        var makeTLS: @Sendable (Bool) throws -> TLSHandler
         var makeHandshake: @Sendable () -> HandshakeStateMachine
         /// The certificates that are refused now.
         var revoked: @Sendable () -> RevokedCertificates
@@ -82,8 +82,7 @@ final class LinkDialer: Sendable {
     func end(if revoked: RevokedCertificates) {
         loop.execute {
             guard let channel = self.state.withLock({ $0.channel }),
-                let certificate = try? channel.pipeline.syncOperations.nioSSL_peerCertificate(),
-                revoked.contains(certificate)
+                let certificate = NodeCertificate.ofPeer(channel), revoked.contains(certificate)
             else { return }
             self.delegate.rejected(.revoked, ApusError(.certificateRevoked))
             self.close()
@@ -196,10 +195,11 @@ func discardUnsent(_ channel: any Channel) {
 /// Closes a connection without TLS's farewell, which a path that is cut would delay. Call on the channel's loop.
 func closeAtOnce(_ channel: any Channel) {
     let pipeline = channel.pipeline.syncOperations
-    let tls =
-        (try? pipeline.context(handlerType: NIOSSLClientHandler.self))
-        ?? (try? pipeline.context(handlerType: NIOSSLServerHandler.self))
-    if let tls { tls.close(promise: nil) } else { channel.close(promise: nil) }
+    if let tls = try? pipeline.context(handlerType: TLSHandler.self) {
+        tls.close(promise: nil)
+    } else {
+        channel.close(promise: nil)
+    }
 }
 
 /// Sets close-on-exec, so that child processes do not inherit the socket. Call on the channel's loop.

@@ -1,5 +1,6 @@
 import ApusCore
-import NIOSSL
+import ApusTLS
+import NIOCore
 import SwiftASN1
 import X509
 
@@ -8,15 +9,16 @@ import X509
 /// It is a URI and not a DNS name, so a host's name never counts as a node's. A certificate of a client listener has no
 /// such URI, and cannot open a node link.
 enum NodeCertificate {
-    static func uri(of name: NodeName) -> String { "apus://node/\(name)" }
-
-    /// The node that a verified certificate names; nil if it names none.
-    static func nodeName(of certificate: NIOSSLCertificate) -> NodeName? {
-        guard let bytes = try? certificate.toDERBytes(), let parsed = try? Certificate(derEncoded: bytes) else {
-            return nil
-        }
-        return nodeName(of: parsed)
+    /// The certificate that the peer of an open connection presented; nil in its handshake. Call on the channel's loop.
+    static func ofPeer(_ channel: any Channel) -> Certificate? {
+        (try? channel.pipeline.syncOperations.handler(type: TLSHandler.self)).flatMap { ofPeer($0) }
     }
+
+    private static func ofPeer(_ handler: TLSHandler) -> Certificate? {
+        handler.peerCertificate.flatMap { try? Certificate(derEncoded: $0) }
+    }
+
+    static func uri(of name: NodeName) -> String { "apus://node/\(name)" }
 
     /// The node that a certificate names; nil if it names none.
     static func nodeName(of certificate: Certificate) -> NodeName? {

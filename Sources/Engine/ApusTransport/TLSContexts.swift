@@ -1,68 +1,46 @@
 import ApusCore
-import NIOCore
-import NIOSSL
+import ApusTLS
 
 /// The TLS settings of both ends of node links. TLS 1.3 only. Each side presents a certificate of the cluster's own
 /// authority. The handshake machine checks the node's name; host names are not checked.
 struct TLSContexts: Sendable {
-    private let client: NIOSSLContext
-    private let server: NIOSSLContext
+    private let client: TLSClientContext
+    private let server: TLSServerContext
+
+    /// A link that ends has nothing left to send, and a dead peer must not delay its close.
+    private static let closeTimeout = Duration.milliseconds(250)
 
     /// - Parameters:
     ///   - tls: the texts.
     ///   - sources: where they were read, for errors.
     /// - Throws: 10022, naming what cannot be used.
     init(_ tls: TransportTLS, from sources: TransportTLS) throws(ApusError) {
-        let authority = try Self.parse(tls.authority, sources.authority, "authority") {
-            try NIOSSLCertificate.fromPEMBytes($0)
-        }
-        let chain = try Self.parse(tls.certificateChain, sources.certificateChain, "node certificate") {
-            try NIOSSLCertificate.fromPEMBytes($0)
-        }
-        let key = try Self.parse(tls.privateKey, sources.privateKey, "private key") { bytes in
-            try NIOSSLPrivateKey(bytes: bytes, format: .pem)
-        }
-        var client = TLSConfiguration.makeClientConfiguration()
-        client.certificateChain = chain.map { .certificate($0) }
-        client.privateKey = .privateKey(key)
-        var server = TLSConfiguration.makeServerConfiguration(
-            certificateChain: chain.map { .certificate($0) }, privateKey: .privateKey(key))
-        Self.harden(&client, authority)
-        Self.harden(&server, authority)
+        let identity = TLSIdentity(chain: tls.certificateChain.pem, key: tls.privateKey.pem)
+        let trust = TLSTrust.authorities(tls.authority.pem)
         do {
-            self.client = try NIOSSLContext(configuration: client)
-            self.server = try NIOSSLContext(configuration: server)
+            client = try TLSClientContext(trust: trust, identity: identity)
+            server = try TLSServerContext(identity, trust: trust)
         } catch {
-            throw ApusError(
-                .configurationInvalid,
-                "the certificate in \(sources.certificateChain.name) and the key in \(sources.privateKey.name) cannot "
-                    + "be used together: \(error)")
+            throw ApusError(.configurationInvalid, Self.words(error, sources))
         }
     }
 
     /// - Parameter name: sent to the acceptor as the server name.
-    func makeClientHandler(_ name: LaneName) throws -> NIOSSLClientHandler {
-        try NIOSSLClientHandler(context: client, serverHostname: name.serverName)
+    func makeClientHandler(_ name: LaneName) -> TLSHandler {
+        TLSHandler(unnamed: client, serverName: name.serverName, closeTimeout: Self.closeTimeout)
     }
 
-    func makeServerHandler() -> NIOSSLServerHandler { NIOSSLServerHandler(context: server) }
+    func makeServerHandler() -> TLSHandler { TLSHandler(server, closeTimeout: Self.closeTimeout) }
 
-    private static func harden(_ configuration: inout TLSConfiguration, _ authority: [NIOSSLCertificate]) {
-        configuration.minimumTLSVersion = .tlsv13
-        configuration.certificateVerification = .noHostnameVerification
-        configuration.trustRoots = .certificates(authority)
-        configuration.additionalTrustRoots = []
-        // A link that ends has nothing left to send, and a dead peer must not delay its close.
-        configuration.shutdownTimeout = .milliseconds(250)
-    }
-
-    private static func parse<Value>(
-        _ text: TransportTLS.Source, _ source: TransportTLS.Source, _ what: String, _ parse: ([UInt8]) throws -> Value
-    ) throws(ApusError) -> Value {
-        do {
-            return try parse(text.pem)
-        } catch {
-            throw ApusError(.configurationInvalid, "the \(what) in \(source.name) cannot be read: \(error)")
+    private static func words(_ error: TLSContextError, _ sources: TransportTLS) -> String {
+        switch error {
+        case .authority: "the authority in \(sources.authority.name) cannot be read: \(error)"
+        case .certificate: "the node certificate in \(sources.certificateChain.name) cannot be read: \(error)"
+        case .key: "the private key in \(sources.privateKey.name) cannot be read: \(error)"
+        case .pair:
+            "the certificate in \(sources.certificateChain.name) and the key in \(sources.privateKey.name) cannot be "
+                + "used together: \(error)"
+        case .library: "TLS of node links cannot be used: \(error)"
         }
     }
 }

@@ -4,7 +4,6 @@ import Logging
 import CoreMetrics
 import NIOCore
 import NIOPosix
-import NIOSSL
 import Synchronization
 
 // Dialled and accepted connections, and the rejection of those that violate the protocol.
@@ -67,7 +66,7 @@ extension Transport {
                 let secrets = try self.presentSecrets()
                 let key = isForwarded ? secrets.forwardingKey : nil
                 let name = LaneName(placement: placement, destination: key?.destination(peer.id.name))
-                return try secrets.contexts.makeClientHandler(name)
+                return secrets.contexts.makeClientHandler(name)
             },
             makeHandshake: {
                 HandshakeStateMachine(

@@ -2,7 +2,6 @@ import ApusCore
 import ApusWire
 import Logging
 import NIOCore
-import NIOSSL
 import Synchronization
 
 extension Transport {
@@ -18,9 +17,9 @@ extension Transport {
         for channel in accepted {
             channel.eventLoop.execute {
                 // A connection in its handshake has no certificate yet, or is refused when it is complete.
-                guard let certificate = try? channel.pipeline.syncOperations.nioSSL_peerCertificate(),
-                    new.revoked.contains(certificate)
-                else { return }
+                guard let certificate = NodeCertificate.ofPeer(channel), new.revoked.contains(certificate) else {
+                    return
+                }
                 self.reject(
                     .revoked, ApusError(.certificateRevoked),
                     [LogKey.address: "\(channel.remoteAddress.map { "\($0)" } ?? "unknown")"])

@@ -5,7 +5,6 @@ import ApusWire
 package import Logging
 package import NIOCore
 import NIOPosix
-import NIOSSL
 import Synchronization
 
 #if canImport(Glibc)

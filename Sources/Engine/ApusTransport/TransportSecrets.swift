@@ -1,6 +1,5 @@
 package import ApusCore
 package import Foundation
-import NIOSSL
 import X509
 
 /// The keys and certificates of a node's links, read and checked. ``Transport/use(_:)`` replaces them while links are

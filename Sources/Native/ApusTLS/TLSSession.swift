@@ -30,6 +30,12 @@ package struct TLSSession: ~Copyable {
         resumption = nil
     }
 
+    /// A server's connection that is never direct; nil without memory.
+    package init?(_ context: TLSServerContext) {
+        self.init(context, socket: -1)
+        setDirect(false)
+    }
+
     /// A client's connection, which is never direct; nil without memory, or if the name is invalid.
     ///
     /// - Parameters:
@@ -94,6 +100,20 @@ package struct TLSSession: ~Copyable {
         return waiting < 0 ? nil : waiting
     }
 
+    /// Encrypts all of the bytes, and appends the ciphertext to a buffer. For a connection that is not direct, and of
+    /// which no ciphertext waits. Returns false if the connection is broken.
+    package func seal(_ bytes: UnsafeRawBufferPointer, into output: inout ByteBuffer) -> Bool {
+        var isSealed = false
+        let capacity = apus_tls_sealed_max(bytes.count)
+        // SAFETY: the buffer has room for `capacity` bytes, and libssl's part writes no more.
+        output.writeWithUnsafeMutableBytes(minimumWritableBytes: capacity) { room in
+            let count = apus_tls_seal(pointer, bytes.baseAddress, bytes.count, room.baseAddress, room.count)
+            isSealed = count >= 0
+            return max(0, count)
+        }
+        return isSealed
+    }
+
     /// True if ciphertext waits for ``takePending()`` or ``flush()``.
     package var isWaiting: Bool { apus_tls_waiting(pointer) > 0 }
 
@@ -120,15 +140,48 @@ package struct TLSSession: ~Copyable {
 
     /// The reason for which the last call failed.
     package static func reason() -> String {
-        var reason = [CChar](repeating: 0, count: 256)
-        apus_tls_reason(&reason, reason.count)
-        return String(nullTerminated: reason)
+        var reason = Reason()
+        apus_tls_reason(&reason.text, reason.text.count)
+        return reason.words
     }
 
-    /// The reason for which a client's handshake failed.
-    package func connectingReason() -> String {
-        var reason = [CChar](repeating: 0, count: 256)
-        apus_tls_connecting_reason(pointer, &reason, reason.count)
-        return String(nullTerminated: reason)
+    /// Why the last call failed.
+    package func failure() -> TLSError {
+        var reason = Reason()
+        let isCertificate = apus_tls_failure(pointer, &reason.text, reason.text.count) == 1
+        return TLSError(isCertificate ? .certificate : .protocolViolated, reason.words)
     }
+
+    /// The certificate that the peer presented, in DER. Empty if it presented none.
+    package func peerCertificate() -> [UInt8] {
+        var bytes: UnsafeMutablePointer<UInt8>?
+        let count = apus_tls_peer_certificate(pointer, &bytes)
+        defer { apus_tls_free_bytes(bytes) }
+        // SAFETY: libssl has allocated `count` bytes, which are copied.
+        return Array(UnsafeBufferPointer(start: bytes, count: count))
+    }
+
+    /// The identity of the pre-shared key; nil if there is none. Call it after the handshake.
+    package func peerIdentity() -> String? { apus_tls_peer_identity(pointer).map { String(cString: $0) } }
+}
+
+/// Why a connection failed.
+package struct TLSError: Error, Sendable, CustomStringConvertible {
+    package enum Kind: Sendable {
+        /// This side does not accept the peer's certificate, or the peer does not accept this side's.
+        case certificate
+        /// The connection ended without close_notify, or within the handshake. Anyone may have
+        /// ended it (RFC 8446 §6.1).
+        case truncated
+        /// The peer does not speak TLS, breaks its rules, or has no version or cipher in common.
+        case protocolViolated
+    }
+
+    package let kind: Kind
+    /// In words, most of them libssl's.
+    package let reason: String
+
+    init(_ kind: Kind, _ reason: String) { (self.kind, self.reason) = (kind, reason) }
+
+    package var description: String { "TLS failed: \(reason)" }
 }

@@ -3,7 +3,6 @@
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -45,19 +44,9 @@ static int session_arrived(SSL *ssl, SSL_SESSION *session) {
     return 0;
 }
 
-apus_tls_context *apus_tls_connecting_context(const char *authority_file, char *reason, size_t reason_size) {
-    apus_tls_context *context = apus_tls_context_new(TLS_client_method(), reason, reason_size);
-    if (!context) return NULL;
-    SSL_CTX *settings = context->settings;
-    if (SSL_CTX_load_verify_locations(settings, authority_file, NULL) != 1) {
-        apus_tls_reason(reason, reason_size);
-        apus_tls_context_free(context);
-        return NULL;
-    }
-    SSL_CTX_set_verify(settings, SSL_VERIFY_PEER, NULL);
-    SSL_CTX_set_session_cache_mode(settings, SSL_SESS_CACHE_CLIENT | SSL_SESS_CACHE_NO_INTERNAL);
-    SSL_CTX_sess_set_new_cb(settings, session_arrived);
-    return context;
+void apus_tls_context_keep_tickets(apus_tls_context *context) {
+    SSL_CTX_set_session_cache_mode(context->settings, SSL_SESS_CACHE_CLIENT | SSL_SESS_CACHE_NO_INTERNAL);
+    SSL_CTX_sess_set_new_cb(context->settings, session_arrived);
 }
 
 /// Checks a certificate for this host (RFC 6125 section 6.4) or this address. The certificate's subject counts only if
@@ -96,10 +85,3 @@ int apus_tls_is_for(const apus_tls *tls, const char *host, const char *address) 
 }
 
 int apus_tls_is_resumed(const apus_tls *tls) { return SSL_session_reused(tls->ssl); }
-
-void apus_tls_connecting_reason(const apus_tls *tls, char *reason, size_t reason_size) {
-    long checked = SSL_get_verify_result(tls->ssl);
-    if (checked == X509_V_OK) return apus_tls_reason(reason, reason_size);
-    snprintf(reason, reason_size, "the server's certificate is not trusted: %s", X509_verify_cert_error_string(checked));
-    ERR_clear_error();
-}

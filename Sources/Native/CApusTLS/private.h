@@ -16,6 +16,13 @@ struct apus_tls_context {
     SSL_CTX *settings;
     BIO_METHOD *socket_method;
     apus_tls_tickets *tickets;
+    /// Of a server with pre-shared keys; otherwise null.
+    apus_tls_key_finder find_key;
+    void *key_owner;
+    /// Of a client with a pre-shared key; otherwise null.
+    char *identity;
+    uint8_t *key;
+    size_t key_count;
 };
 
 struct apus_tls {
@@ -29,6 +36,9 @@ struct apus_tls {
     size_t input_count;
     uint8_t *output;
     size_t output_count, output_capacity;
+    /// During apus_tls_seal: where to put the ciphertext.
+    uint8_t *target;
+    size_t target_count, target_capacity;
     /// In a client's connection: where to store the server's newest ticket, and, if the connection is resumed, when the
     /// server presented its certificate.
     apus_tls_resumption *resumption;
@@ -42,5 +52,6 @@ apus_tls_context *apus_tls_context_new(const SSL_METHOD *method, char *reason, s
 apus_tls *apus_tls_new(apus_tls_context *context, int socket);
 
 void apus_tls_tickets_free(apus_tls_tickets *tickets);
+void apus_tls_key_free(apus_tls_context *context);
 
 #endif

@@ -33,6 +33,10 @@ static int socket_write(BIO *bio, const char *bytes, int count) {
         sent = send(tls->socket, bytes, (size_t)count, MSG_NOSIGNAL | MSG_DONTWAIT);
         // Full, or broken: in the first case the caller waits; in the second it detects and reports the error.
         if (sent < 0) sent = 0;
+    } else if (tls->target && tls->output_count == 0 && (size_t)count <= tls->target_capacity - tls->target_count) {
+        memcpy(tls->target + tls->target_count, bytes, (size_t)count);
+        tls->target_count += (size_t)count;
+        return count;
     }
     if (sent < count && !keep_output(tls, bytes + sent, (size_t)(count - sent))) return -1;
     return count;
@@ -90,32 +94,15 @@ apus_tls_context *apus_tls_context_new(const SSL_METHOD *method, char *reason, s
         apus_tls_context_free(context);
         return NULL;
     }
+    // Renegotiation would let a peer make this side compute. It and compression exist before TLS 1.3 only.
+    SSL_CTX_set_options(settings, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
     // Buffers are released between writes, so an idle connection uses little memory.
     SSL_CTX_set_mode(settings, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     return context;
 }
 
-apus_tls_context *apus_tls_server_context(
-    const char *certificate_file, const char *key_file, char *reason, size_t reason_size) {
-    apus_tls_context *context = apus_tls_context_new(TLS_server_method(), reason, reason_size);
-    if (!context) return NULL;
-    SSL_CTX *settings = context->settings;
-    if (SSL_CTX_use_certificate_chain_file(settings, certificate_file) != 1
-        || SSL_CTX_use_PrivateKey_file(settings, key_file, SSL_FILETYPE_PEM) != 1
-        || SSL_CTX_check_private_key(settings) != 1) {
-        apus_tls_reason(reason, reason_size);
-        apus_tls_context_free(context);
-        return NULL;
-    }
-    SSL_CTX_set_options(settings, SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_PRIORITIZE_CHACHA);
-    SSL_CTX_set_session_cache_mode(settings, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_num_tickets(settings, 0);
-    return context;
-}
-
 int apus_tls_context_allow_12(apus_tls_context *context) {
-    // Otherwise a client could make this side compute by repeated renegotiation.
-    SSL_CTX_set_options(context->settings, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET);
+    SSL_CTX_set_options(context->settings, SSL_OP_NO_TICKET);
     return SSL_CTX_set_min_proto_version(context->settings, TLS1_2_VERSION)
         && SSL_CTX_set_cipher_list(context->settings, "ECDHE+AESGCM:ECDHE+CHACHA20");
 }
@@ -125,6 +112,7 @@ void apus_tls_context_free(apus_tls_context *context) {
     SSL_CTX_free(context->settings);
     BIO_meth_free(context->socket_method);
     apus_tls_tickets_free(context->tickets);
+    apus_tls_key_free(context);
     free(context);
 }
 
@@ -218,6 +206,17 @@ ssize_t apus_tls_write(apus_tls *tls, const void *bytes, size_t count) {
     size_t written = 0;
     if (SSL_write_ex(tls->ssl, bytes, count, &written) != 1) return -1;
     return (ssize_t)tls->output_count;
+}
+
+ssize_t apus_tls_seal(apus_tls *tls, const void *bytes, size_t count, void *output, size_t capacity) {
+    size_t written = 0;
+    tls->target = output;
+    tls->target_count = 0;
+    tls->target_capacity = capacity;
+    ERR_clear_error();
+    int result = SSL_write_ex(tls->ssl, bytes, count, &written);
+    tls->target = NULL;
+    return result == 1 ? (ssize_t)tls->target_count : -1;
 }
 
 ssize_t apus_tls_flush(apus_tls *tls) {

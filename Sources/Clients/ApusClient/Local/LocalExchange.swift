@@ -1,9 +1,9 @@
 import ApusContract
 import ApusCore
+import ApusTLS
 import ApusWire
 import NIOCore
 import NIOPosix
-import NIOSSL
 import NIOTLS
 import SwiftProtobuf
 
@@ -33,14 +33,8 @@ final class LocalExchange: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         _ hello: ClientLocalHello, _ request: ClientLocalWriteRequest, at address: HostPort, identity: String,
         key: [UInt8], handshakeTimeout: Duration, timeout: Duration
     ) async throws(ApusError) -> String {
-        var configuration = LocalKey.configuration()
-        configuration.pskClientProvider = { _ in
-            var bytes = NIOSSLSecureBytes()
-            bytes.append(key)
-            return PSKClientIdentityResponse(key: bytes, identity: identity)
-        }
         do {
-            let context = try NIOSSLContext(configuration: configuration)
+            let context = try TLSClientContext(sharedKey: key, identity: identity)
             let loop = MultiThreadedEventLoopGroup.singleton.next()
             let answer = loop.makePromise(of: String.self)
             let exchange = LocalExchange(hello, request, answer)
@@ -57,8 +51,7 @@ final class LocalExchange: ChannelInboundHandler, @unchecked Sendable {  // SAFE
                 .connectTimeout(TimeAmount(handshakeTimeout))
                 .channelInitializer { channel in
                     channel.eventLoop.makeCompletedFuture {
-                        let tls = try NIOSSLClientHandler(context: context, serverHostname: nil)
-                        try channel.pipeline.syncOperations.addHandlers([tls, exchange])
+                        try channel.pipeline.syncOperations.addHandlers([TLSHandler(unnamed: context), exchange])
                     }
                 }
                 .connect(host: address.host, port: address.port)

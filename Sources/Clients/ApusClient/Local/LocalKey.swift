@@ -2,7 +2,6 @@ package import ApusCore
 package import Crypto
 package import Foundation
 import NIOCore
-package import NIOSSL
 
 /// The key of the connections between an app and a device in its own network (IV-D14, docs/local-access.md).
 ///
@@ -32,16 +31,5 @@ package enum LocalKey {
         } catch {
             throw ApusError(.badParameter, "the public key is not one of X25519")
         }
-    }
-
-    /// The TLS configuration that both sides share.
-    package static func configuration() -> TLSConfiguration {
-        var configuration = TLSConfiguration.makePreSharedKeyConfiguration()
-        configuration.minimumTLSVersion = .tlsv12
-        configuration.maximumTLSVersion = .tlsv12
-        // TLS_ECDHE_PSK_WITH_CHACHA20_POLY1305_SHA256 (RFC 7905 §3)
-        configuration.cipherSuiteValues = [NIOTLSCipher(rawValue: 0xCCAC)]
-        configuration.shutdownTimeout = .seconds(1)
-        return configuration
     }
 }

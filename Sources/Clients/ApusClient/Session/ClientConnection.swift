@@ -99,8 +99,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
     func secure(tls: TLSClientContext, resumption: TLSResumption?) {
         guard let channel, context != nil, !isClosed else { return }
         do {
-            let handler = TLSClientHandler(
-                context: tls, host: address == nil ? endpoint.host : nil, resumption: resumption)
+            let handler = TLSHandler(tls, host: address == nil ? endpoint.host : nil, resumption: resumption)
             try channel.pipeline.syncOperations.addHandler(handler, position: .first)
         } catch {
             lastError = ApusError(.connectFailed, "TLS to \(endpoint) cannot be started: \(error)")

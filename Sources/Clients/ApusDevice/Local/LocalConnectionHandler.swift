@@ -1,9 +1,9 @@
 import ApusClient
 import ApusContract
 import ApusCore
+import ApusTLS
 import ApusWire
 import NIOCore
-import NIOTLS
 import SwiftProtobuf
 
 /// The device's side of a local connection: a hello and one change, then the answer and the end.
@@ -12,7 +12,8 @@ import SwiftProtobuf
 final class LocalConnectionHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFETY: confined to the event loop.
     typealias InboundIn = ByteBuffer
     typealias OutboundOut = ByteBuffer
-    typealias Change = @Sendable (ClientLocalHello, ClientLocalWriteRequest) async throws(ApusError) -> String
+    typealias Change =
+        @Sendable (ClientLocalHello, ClientLocalWriteRequest, _ identity: String) async throws(ApusError) -> String
 
     private enum State {
         case awaitingHello
@@ -22,6 +23,7 @@ final class LocalConnectionHandler: ChannelInboundHandler, @unchecked Sendable {
 
     typealias Spawn = @Sendable (@escaping @Sendable () async -> Void) -> Void
 
+    private let tls: TLSHandler
     private let timeout: TimeAmount
     private let spawn: Spawn
     private let change: Change
@@ -30,10 +32,11 @@ final class LocalConnectionHandler: ChannelInboundHandler, @unchecked Sendable {
     private var alarm: Scheduled<Void>?
 
     /// - Parameters:
+    ///   - tls: of the connection; it has the identity of the client's key.
     ///   - timeout: from the connect to the answer.
     ///   - spawn: runs the change.
-    init(timeout: Duration, spawn: @escaping Spawn, change: @escaping Change) {
-        (self.timeout, self.spawn, self.change) = (TimeAmount(timeout), spawn, change)
+    init(_ tls: TLSHandler, timeout: Duration, spawn: @escaping Spawn, change: @escaping Change) {
+        (self.tls, self.timeout, self.spawn, self.change) = (tls, TimeAmount(timeout), spawn, change)
     }
 
     func handlerAdded(context: ChannelHandlerContext) {
@@ -61,9 +64,10 @@ final class LocalConnectionHandler: ChannelInboundHandler, @unchecked Sendable {
             state = .working
             let bound = NIOLoopBound(self, eventLoop: context.eventLoop)
             let place = NIOLoopBound(context, eventLoop: context.eventLoop)
+            let identity = tls.peerIdentity ?? ""
             spawn { [change, eventLoop = context.eventLoop] in
                 let result: Result<String, ApusError>
-                do throws(ApusError) { result = .success(try await change(hello, request)) } catch {
+                do throws(ApusError) { result = .success(try await change(hello, request, identity)) } catch {
                     result = .failure(error)
                 }
                 eventLoop.execute { bound.value.answer(result, place.value) }

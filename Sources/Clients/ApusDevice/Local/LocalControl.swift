@@ -1,12 +1,12 @@
 public import ApusClient
 import ApusContract
 public import ApusCore
+import ApusTLS
 import Crypto
 import Foundation
 public import Logging
 import NIOCore
 import NIOPosix
-import NIOSSL
 import SwiftProtobuf
 import Synchronization
 
@@ -41,6 +41,7 @@ public final class LocalControl: Sendable {
     private let settings: DeviceSettings
     private let configuration: Configuration
     private let grants: LocalGrants
+    private let tls: TLSServerContext
     private let log: Logger
     private let port = Mutex<Int?>(nil)
     private struct State: Sendable {
@@ -68,7 +69,14 @@ public final class LocalControl: Sendable {
     ) throws(ApusError) {
         (self.session, self.settings, self.configuration, self.log) = (session, settings, configuration, log)
         (work, workFeed) = AsyncStream.makeStream()
-        grants = try LocalGrants(secret: try Self.secret(configuration.secretFile), of: device)
+        let grants = try LocalGrants(secret: try Self.secret(configuration.secretFile), of: device)
+        self.grants = grants
+        let lifetime = Self.lifetime(configuration)
+        do {
+            tls = try TLSServerContext(sharedKeys: { grants.key(of: $0, at: Self.now, lifetime: lifetime) })
+        } catch {
+            throw ApusError(.internalFailure, "local access is not available: \(error)")
+        }
         commands.onDelivery(ClientCheckLocalAccessRequest.action) { [self] delivery throws(ApusError) in
             try grant(delivery)
         }
@@ -106,26 +114,13 @@ public final class LocalControl: Sendable {
     }
 
     private func add(_ channel: any Channel, to connections: LocalConnections) throws {
-        let identity = LocalIdentity()
-        var tls = LocalKey.configuration()
-        tls.pskServerProvider = { [grants, lifetime] context in
-            let name = context.clientIdentity
-            guard let key = grants.key(of: name, at: Self.now, lifetime: lifetime) else {
-                throw ApusError(.deviceTokenRefused)
-            }
-            identity.set(name)
-            var bytes = NIOSSLSecureBytes()
-            bytes.append(key)
-            return PSKServerIdentityResponse(key: bytes)
-        }
+        let secured = TLSHandler(tls)
         let handler = LocalConnectionHandler(
-            timeout: configuration.connectionTimeout, spawn: { [workFeed] in workFeed.yield($0) }
-        ) { [self] hello, request throws(ApusError) in
-            try await change(request, by: hello, identity.name)
+            secured, timeout: configuration.connectionTimeout, spawn: { [workFeed] in workFeed.yield($0) }
+        ) { [self] hello, request, identity throws(ApusError) in
+            try await change(request, by: hello, identity)
         }
-        try channel.pipeline.syncOperations.addHandlers([
-            NIOSSLServerHandler(context: try NIOSSLContext(configuration: tls)), handler,
-        ])
+        try channel.pipeline.syncOperations.addHandlers([secured, handler])
         connections.add(channel)
     }
 
@@ -232,7 +227,11 @@ public final class LocalControl: Sendable {
     }
 
     /// Of access that was granted by a correct clock: an expiry that is farther away says that the clock is behind.
-    private var lifetime: Int64 { (configuration.lifetime + Self.clockSlack).components.seconds }
+    private var lifetime: Int64 { Self.lifetime(configuration) }
+
+    private static func lifetime(_ configuration: Configuration) -> Int64 {
+        (configuration.lifetime + clockSlack).components.seconds
+    }
 
     // MARK: - The secret
 
@@ -245,13 +244,6 @@ public final class LocalControl: Sendable {
         }
         return new
     }
-}
-
-/// The identity with which a connection's TLS was made.
-private final class LocalIdentity: Sendable {
-    private let state = Mutex("")
-    var name: String { state.withLock(\.self) }
-    func set(_ name: String) { state.withLock { $0 = name } }
 }
 
 /// The open connections of a listener.

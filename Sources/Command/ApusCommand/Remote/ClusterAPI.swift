@@ -2,11 +2,11 @@ import ApusContract
 import ApusCore
 import ApusLocal
 import ApusSessions
+import ApusTLS
 import ArgumentParser
 import Foundation
 import NIOCore
 import NIOHTTP1
-import NIOSSL
 import SwiftProtobuf
 
 /// The cluster that a verb is for: `apus --server URL --token-file FILE VERB`, or a local cluster.
@@ -56,11 +56,9 @@ struct ServerOptions: ParsableArguments {
             token: token.trimmingCharacters(in: .whitespacesAndNewlines), tls: isSecure ? try context() : nil)
     }
 
-    private func context() throws(ApusError) -> NIOSSLContext {
+    private func context() throws(ApusError) -> TLSClientContext {
         do {
-            var configuration = TLSConfiguration.makeClientConfiguration()
-            if let ca { configuration.trustRoots = .file(ca) }
-            return try NIOSSLContext(configuration: configuration)
+            return try TLSClientContext(httpTrust: try ca.map { try TLSTrust.file($0) } ?? .system)
         } catch {
             throw ApusError(.configurationInvalid, "the authority \(ca ?? "") cannot be used: \(error)")
         }
@@ -86,7 +84,7 @@ struct ClusterAPI: Sendable {
     let address: HostPort
     let token: String
     /// Nil over plain HTTP.
-    let tls: NIOSSLContext?
+    let tls: TLSClientContext?
 
     /// Sends a request and waits for the answer.
     ///

@@ -17,21 +17,57 @@ typedef struct apus_tls_context apus_tls_context;
 /// One connection.
 typedef struct apus_tls apus_tls;
 
-/// A context for servers with TLS 1.3 only; null if a file cannot be used, with the reason in `reason`.
-apus_tls_context *apus_tls_server_context(
-    const char *certificate_file, const char *key_file, char *reason, size_t reason_size);
+// MARK: Contexts
 
-/// Also allows TLS 1.2 with forward secrecy and AEAD for connections of a new context: 1, or 0 if libssl refuses.
+/// A context for one side, with TLS 1.3 only, that presents no certificate, demands none and has no tickets; null
+/// without memory, with the reason in `reason`. The functions below change it before its first connection. Each returns
+/// 1, or 0 with libssl's reason.
+apus_tls_context *apus_tls_context_create(int is_server, char *reason, size_t reason_size);
+
+/// Presents the first certificate of a PEM text. The others are its issuers.
+int apus_tls_context_present(
+    apus_tls_context *context, const void *pem, size_t count, char *reason, size_t reason_size);
+/// Proves that certificate with its private key, a PEM text without a password. Call it after
+/// apus_tls_context_present. `is_pair` is 0 if the key was read and belongs to another certificate.
+int apus_tls_context_prove(
+    apus_tls_context *context, const void *pem, size_t count, int *is_pair, char *reason, size_t reason_size);
+
+/// Demands a certificate of the peer that an authority of a PEM text has issued. No other authority is trusted.
+int apus_tls_context_trust(apus_tls_context *context, const void *pem, size_t count, char *reason, size_t reason_size);
+/// Demands a certificate that an authority of the system has issued.
+int apus_tls_context_trust_system(apus_tls_context *context, char *reason, size_t reason_size);
+
+/// Also allows TLS 1.2 with forward secrecy and AEAD: 1, or 0 if libssl refuses.
 int apus_tls_context_allow_12(apus_tls_context *context);
+/// Selects HTTP/1.1 if a client offers it among other protocols (RFC 7301).
+void apus_tls_context_select_http(apus_tls_context *context);
+
+/// Finds the key of an identity and writes at most `capacity` bytes of it. Returns its length, or 0 if there is none.
+typedef size_t (*apus_tls_key_finder)(void *owner, const char *identity, uint8_t *key, size_t capacity);
+
+/// Uses TLS 1.2 with pre-shared keys instead of certificates: ECDHE with ChaCha20-Poly1305 (RFC 7905). A server finds
+/// the keys of its clients; the owner must outlive the context's connections. 1, or 0 if libssl refuses.
+int apus_tls_context_find_keys(apus_tls_context *context, apus_tls_key_finder find, void *owner);
+/// The same for a client, which has one key: 1, or 0 without memory.
+int apus_tls_context_use_key(apus_tls_context *context, const char *identity, const uint8_t *key, size_t count);
+
 /// Allows clients of a new context to resume their sessions with a ticket that every server with this secret accepts
 /// (RFC 8446 section 4.6.1): 1, or 0 if libssl refuses. Keys are derived from the secret and the wall clock, and change
 /// once per lifetime. Tickets of the previous epoch and, since clocks differ, of the next one are accepted too.
 /// `clock_offset` is added to the clock, in seconds.
 int apus_tls_context_allow_tickets(
     apus_tls_context *context, const uint8_t secret[32], int64_t lifetime_seconds, int64_t clock_offset);
+/// Keeps the tickets that servers send, for connections that have an apus_tls_resumption.
+void apus_tls_context_keep_tickets(apus_tls_context *context);
+
+/// A context for servers with the certificate and key of PEM files; null if a file cannot be used, with the reason.
+apus_tls_context *apus_tls_server_context(
+    const char *certificate_file, const char *key_file, char *reason, size_t reason_size);
 
 /// Releases a context. Its connections continue.
 void apus_tls_context_free(apus_tls_context *context);
+
+// MARK: Connections
 
 /// A connection over a non-blocking socket, which the caller keeps; null without memory. When it is freed, its few
 /// bytes are kept for the thread's next one.
@@ -54,6 +90,14 @@ int apus_tls_has_more(const apus_tls *tls);
 /// Encrypts all of the bytes and sends them. Returns the amount of ciphertext that waits for the caller, or -1 if the
 /// connection is broken.
 ssize_t apus_tls_write(apus_tls *tls, const void *bytes, size_t count);
+
+/// The most ciphertext that `count` bytes can become: each record of 16 KiB grows by less than 64 bytes, and a key
+/// update may come before them.
+static inline size_t apus_tls_sealed_max(size_t count) { return count + (count / 16384 + 2) * 64; }
+
+/// Encrypts all of the bytes to `output`, which has room for apus_tls_sealed_max. For a connection that is not direct,
+/// and of which no ciphertext waits. Returns the amount of ciphertext, or -1 if the connection is broken.
+ssize_t apus_tls_seal(apus_tls *tls, const void *bytes, size_t count, void *output, size_t capacity);
 
 /// Sends the waiting ciphertext. Returns how much still waits, or -1 if the socket is broken.
 ssize_t apus_tls_flush(apus_tls *tls);
@@ -86,10 +130,6 @@ apus_tls_resumption *apus_tls_resumption_new(void);
 /// Its connections must be freed first.
 void apus_tls_resumption_free(apus_tls_resumption *resumption);
 
-/// A context for clients with TLS 1.3 only. It trusts the authorities of a PEM file; null if that cannot be used, with
-/// the reason in `reason`.
-apus_tls_context *apus_tls_connecting_context(const char *authority_file, char *reason, size_t reason_size);
-
 /// A client's connection, whose ciphertext always waits for the caller; null without memory. `host` is the server's
 /// name if it has one, `address` its address as text. A session is resumed if `resumption`, which may be null, has a
 /// ticket from a server whose certificate is valid for this one too and was presented within a day.
@@ -103,8 +143,20 @@ int apus_tls_is_for(const apus_tls *tls, const char *host, const char *address);
 /// True if a session was resumed. Call it after the handshake.
 int apus_tls_is_resumed(const apus_tls *tls);
 
-/// The reason for which the handshake of a client failed. Empties libssl's list of errors.
-void apus_tls_connecting_reason(const apus_tls *tls, char *reason, size_t reason_size);
+// MARK: The peer
+
+/// The certificate that the peer presented, in DER: its size, or 0 if there is none. The caller frees it with
+/// apus_tls_free_bytes.
+size_t apus_tls_peer_certificate(const apus_tls *tls, uint8_t **bytes);
+void apus_tls_free_bytes(uint8_t *bytes);
+
+/// The identity of the pre-shared key, valid as long as the connection; null if there is none. Call it after the
+/// handshake.
+const char *apus_tls_peer_identity(const apus_tls *tls);
+
+/// The reason for which the last call for a connection failed. Returns 1 if it is a certificate, of either side.
+/// Empties libssl's list of errors.
+int apus_tls_failure(const apus_tls *tls, char *reason, size_t reason_size);
 
 // MARK: Datagrams
 

@@ -1,15 +1,14 @@
-import ApusClient
 import ApusCore
 import ApusTLS
 import ApusTestKit
+import Foundation
 import NIOCore
 import NIOPosix
-import NIOSSL
 import Synchronization
 import Testing
 
 @Suite("TLS of a client (RFC 8446): trust, resumption, and bytes", .serialized, .timeLimit(.minutes(2)))
-struct TLSClientHandlerTests {
+struct TLSClientTests {
     private static let key = [UInt8](repeating: 9, count: 32)
     private static let day: Int64 = 24 * 3600
 
@@ -82,7 +81,7 @@ struct TLSClientHandlerTests {
         }
     }
 
-    @Test("NIOSSL's client is served with tickets as without")
+    @Test("Another client is served with tickets as without")
     func otherClient() async throws {
         try await TestEndpoint.with(tickets: Self.tickets(), onRead: Self.echo) { endpoint in
             let client = try await TestClient(endpoint)
@@ -107,7 +106,7 @@ struct TLSClientHandlerTests {
     }
 
     @Test(
-        "A certificate is taken for its names, wildcards among them, and for its addresses, as NIOSSL takes it",
+        "A certificate is taken for its names, wildcards among them, and for its addresses, as libssl takes it",
         .enabled(if: TestCertificate.canBeMade),
         arguments: [
             (nil, false), ("other.example", false), ("endpoint.example", true), ("ENDPOINT.example", true),
@@ -126,19 +125,20 @@ struct TLSClientHandlerTests {
                 #expect(seen.errors.contains { $0.contains("another name or address") }, "\(seen.errors)")
                 #expect(!seen.isShakenHands)
             }
-            var configuration = TLSConfiguration.makeClientConfiguration()
-            configuration.trustRoots = .file(own.authority)
-            let reference = try await TestClient(endpoint, configuration: configuration, host: host)
+            var settings = OtherTLSHandler.Settings()
+            settings.authority = try String(contentsOfFile: own.authority, encoding: .utf8)
+            (settings.serverName, settings.host, settings.address) = (host, host, "127.0.0.1")
+            let reference = try await TestClient(endpoint, settings: settings)
             reference.send(ByteBuffer(string: "x"))
             try await eventually("it is taken or not") { reference.received.readableBytes > 0 || reference.isClosed }
-            #expect((reference.received.readableBytes > 0) == isTaken, "NIOSSL decides otherwise")
+            #expect((reference.received.readableBytes > 0) == isTaken, "libssl decides otherwise")
         }
     }
 
     @Test("A server that knows TLS 1.2 only, or no TLS, is refused", arguments: [true, false])
     func oldServer(speaksTLS: Bool) async throws {
         let pki = try TestPKI()
-        let server = try await OtherServer(pki, maximumTLSVersion: speaksTLS ? .tlsv12 : nil, speaksTLS: speaksTLS)
+        let server = try await OtherServer(pki, hasTLS13: !speaksTLS, speaksTLS: speaksTLS)
         let seen = try await ResumingClient(pki).fail(port: server.port)
         #expect(!seen.errors.isEmpty && !seen.isShakenHands)
         try await server.stop()
@@ -152,7 +152,7 @@ struct TLSClientHandlerTests {
     // MARK: - Bytes
 
     @Test(
-        "Every size from 1 byte to 1 MiB goes to NIOSSL's server and back whole and in order, cut at every byte or not",
+        "Every size from 1 byte to 1 MiB goes to another server and back whole and in order, cut at every byte or not",
         arguments: [false, true])
     func bytes(isCut: Bool) async throws {
         let pki = try TestPKI()
