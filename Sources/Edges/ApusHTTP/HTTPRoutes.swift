@@ -91,9 +91,11 @@ package struct HTTPRoutes: Sendable {
             }
         }
         if let api = sources.clients?.services.api {
-            let (open, asynchronous) = (OpenAPIDocument(api).text, AsyncAPIDocument(api).text)
-            router.get("v1/openapi.json") { _, _ in Self.document(open) }
-            router.get("v1/asyncapi.json") { _, _ in Self.document(asynchronous) }
+            // Making them takes an eighth of the time in which a node starts.
+            let open = FirstUse { OpenAPIDocument(api).text }
+            let asynchronous = FirstUse { AsyncAPIDocument(api).text }
+            router.get("v1/openapi.json") { _, _ in Self.document(open.value) }
+            router.get("v1/asyncapi.json") { _, _ in Self.document(asynchronous.value) }
         }
         let admin = router.group("v1/admin").add(
             middleware: AdminGuard(authorize: sources.authorizeAdmin, limited: limited))
