@@ -51,20 +51,20 @@ struct NodeSecretsTests {
                     relay: {secret_file: relay.secret}
                     """, source: "test", folder: folder, environment: [:])
         }
-        func read() async throws -> NodeSecrets {
-            try await NodeSecrets(try configuration(), startedAs: try configuration())
+        func read() throws -> NodeSecrets {
+            try NodeSecrets(try configuration(), startedAs: try configuration())
         }
     }
 
     @Test("Whole files are read, with the ends of all certificates")
-    func whole() async throws {
+    func whole() throws {
         let files = try Files()
-        let secrets = try await files.read()
+        let secrets = try files.read()
         #expect(Set(secrets.expiries.map(\.name)) == ["node", "authority", "clients", "http", "relay"])
     }
 
     @Test("One file that cannot be used is enough to refuse them all (10022)")
-    func broken() async throws {
+    func broken() throws {
         let other = P256.Signing.PrivateKey()
         let cases: [(name: String, text: String)] = [
             ("n1.pem", ""), ("n1.key", other.pemRepresentation), ("ca.pem", "no certificate"),
@@ -75,24 +75,24 @@ struct NodeSecretsTests {
         for (name, text) in cases {
             let files = try Files()
             try files.write(name, text)
-            let error = await #expect(throws: ApusError.self) { _ = try await files.read() }
+            let error = #expect(throws: ApusError.self) { _ = try files.read() }
             #expect(error?.code == .configurationInvalid, "\(name): \(error!)")
             try FileManager.default.removeItem(atPath: files.path(name))
-            let missing = await #expect(throws: ApusError.self) { _ = try await files.read() }
+            let missing = #expect(throws: ApusError.self) { _ = try files.read() }
             #expect(missing?.message.contains(name) == true, "\(missing!)")
         }
     }
 
     @Test("An expired certificate for clients is refused, and so is another node's configuration")
-    func unfit() async throws {
+    func unfit() throws {
         let files = try Files()
         let expired = try ClusterPKI.issueClientEndpoint(
             authority: files.authority, at: Date().addingTimeInterval(-7200), lifetime: .seconds(3600))
         try ClusterPKI.write(expired, certificate: files.path("clients.pem"), key: files.path("clients.key"))
-        let error = await #expect(throws: ApusError.self) { _ = try await files.read() }
+        let error = #expect(throws: ApusError.self) { _ = try files.read() }
         #expect(error?.message.contains("expired") == true)
-        await #expect(throws: ApusError(.configurationInvalid)) {
-            _ = try await NodeSecrets(try files.configuration(node: "n2"), startedAs: try files.configuration())
+        #expect(throws: ApusError(.configurationInvalid)) {
+            _ = try NodeSecrets(try files.configuration(node: "n2"), startedAs: try files.configuration())
         }
     }
 

@@ -41,7 +41,7 @@ struct LoneNode: Sendable {
     ) async throws {
         let key = P256.Signing.PrivateKey()
         let node = try LoneNode(
-            configuration, key: key, signer: try await TokenSigner(privateKeyPEM: key.pemRepresentation))
+            configuration, key: key, signer: try TokenSigner(privateKeyPEM: key.pemRepresentation))
         try await withThrowingTaskGroup(of: Void.self) { group in
             group.addTask { try await node.service.run() }
             do {
@@ -107,7 +107,7 @@ struct LoneNode: Sendable {
             $0.role = role == .device ? .device : .app
             $0.instance = instance
         }
-        hello.token = try await signer.sign(claims)
+        hello.token = try signer.sign(claims)
         let opened = try await service.open(hello, link: link).get()
         return Opened(session: opened.session, ticket: opened.ticket, isConfirmed: opened.isConfirmed, link: link)
     }

@@ -117,12 +117,12 @@ private final class Crowd: Sendable {
     init(
         _ cluster: Cluster, name: String, endpoints: [Int], cameras: Int, viewers: Int, group: any EventLoopGroup
     ) async throws {
-        let signer = try await TokenSigner(privateKeyPEM: Cluster.text(cluster.file("pki/token.key")))
+        let signer = try TokenSigner(privateKeyPEM: Cluster.text(cluster.file("pki/token.key")))
         var clients: [CrowdClient] = []
         for number in 0..<cameras + viewers {
             let isCamera = number < cameras
             let device = DeviceID(unchecked: "\(name)-cam-\(number % cameras)")
-            let token = try await signer.sign(
+            let token = try signer.sign(
                 TokenClaims(
                     access: AccessID(unchecked: "\(name)-\(number)"), account: AccountID(unchecked: "local"),
                     role: isCamera ? .device : .app, device: isCamera ? device : nil,

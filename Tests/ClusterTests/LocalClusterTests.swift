@@ -18,9 +18,9 @@ struct LocalClusterTests {
     func expiredToken() async throws {
         let cluster = try Cluster(nodes: 1, basePort: 28_700)
         defer { cluster.down() }
-        let signer = try await TokenSigner(privateKeyPEM: Cluster.text(cluster.file("pki/token.key")))
+        let signer = try TokenSigner(privateKeyPEM: Cluster.text(cluster.file("pki/token.key")))
         for (age, isExpired) in [(7200, true), (60, false)] as [(Int64, Bool)] {
-            let token = try await signer.sign(
+            let token = try signer.sign(
                 TokenClaims(
                     access: AccessID(unchecked: "app-1"), account: AccountID(unchecked: "local"), role: .app,
                     issuedAt: Int64(Date().timeIntervalSince1970) - age, lifetime: .seconds(3600),

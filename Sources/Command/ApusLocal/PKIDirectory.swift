@@ -78,7 +78,7 @@ package struct PKIDirectory: Sendable {
             throw ApusError(
                 .storageFailed, "the token key \(tokenPrivateKey) cannot be read: \(error.localizedDescription)")
         }
-        return try await TokenSigner(privateKeyPEM: key).sign(claims)
+        return try TokenSigner(privateKeyPEM: key).sign(claims)
     }
 
     private func makeFolder() throws(ApusError) {

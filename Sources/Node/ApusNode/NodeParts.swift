@@ -72,7 +72,7 @@ final class NodeParts: Sendable {
         log: Logger, fenced: @escaping @Sendable () -> Void
     ) async throws(ApusError) {
         (self.configuration, self.carried, self.log) = (configuration, carried, log)
-        (conditions, signing) = (NodeConditions(log: log), TokenSigning(try await configuration.tokenSigner()))
+        (conditions, signing) = (NodeConditions(log: log), TokenSigning(try configuration.tokenSigner()))
         let (keys, late) = (try configuration.clusterKeys(), LateHooks())
         let (ownership, held) = try await Self.ownership(configuration, log: log)
         (memory, store) = (Self.memory(configuration, log: log), ownership)
@@ -269,7 +269,7 @@ final class NodeParts: Sendable {
     ///
     /// - Throws: 10022 with the reason, or 10007 if the relay is overloaded. Nothing has changed then.
     func reload(_ new: NodeConfiguration) async throws(ApusError) {
-        let secrets = try await NodeSecrets(new, startedAs: configuration)
+        let secrets = try NodeSecrets(new, startedAs: configuration)
         // The relay checks its own part, and is the last one that can refuse.
         if let relay, let keys = secrets.relay { try relay.reload(new.relay, keys) }
         sessions.use(secrets.sessions)

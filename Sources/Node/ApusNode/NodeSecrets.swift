@@ -27,7 +27,7 @@ package struct NodeSecrets: Sendable {
     /// - Throws: 10022 with the file and the reason.
     package init(
         _ new: NodeConfiguration, startedAs started: NodeConfiguration, at now: Date = Date()
-    ) async throws(ApusError) {
+    ) throws(ApusError) {
         guard new.cluster == started.cluster, new.node == started.node else {
             throw ApusError(.configurationInvalid, "the names of the cluster and the node cannot change while it runs")
         }
@@ -37,8 +37,8 @@ package struct NodeSecrets: Sendable {
             forwardingKey: ForwardingKey(keys: keys), at: now)
         heartbeats = try HeartbeatSeal(keys: keys)
         sessions = SessionKeys(verifier: try new.tokenVerifier(), sealer: TicketSealer(keys: keys))
-        signer = try await new.tokenSigner()
-        if let signer { try await new.check(signer, sessions.verifier, at: now) }
+        signer = try new.tokenSigner()
+        if let signer { try new.check(signer, sessions.verifier, at: now) }
         clients = try TLSServerContext(
             certificateFile: new.gateway.certificateFile, keyFile: new.gateway.keyFile, tickets: new.ticketKeys(keys))
         // Whether the listener has TLS cannot change while it is open.
@@ -60,20 +60,18 @@ extension NodeConfiguration {
     }
 
     /// Nil if this node does not sign tokens.
-    func tokenSigner() async throws(ApusError) -> TokenSigner? {
+    func tokenSigner() throws(ApusError) -> TokenSigner? {
         guard !tokenPrivateKeyFile.isEmpty else { return nil }
-        return try await TokenSigner(privateKeyPEM: try Self.text(tokenPrivateKeyFile))
+        return try TokenSigner(privateKeyPEM: try Self.text(tokenPrivateKeyFile))
     }
 
     /// Throws 10022 if this node would not accept the tokens that it signs.
-    fileprivate func check(
-        _ signer: TokenSigner, _ verifier: TokenVerifier, at now: Date
-    ) async throws(ApusError) {
+    fileprivate func check(_ signer: TokenSigner, _ verifier: TokenVerifier, at now: Date) throws(ApusError) {
         let seconds = Int64(now.timeIntervalSince1970)
         let claims = TokenClaims(
             access: AccessID(unchecked: "check"), account: AccountID(unchecked: "check"), role: .app, device: nil,
             devices: nil, issuedAt: seconds, lifetime: .seconds(60), cluster: cluster, id: nil)
-        let token = try await signer.sign(claims)
+        let token = try signer.sign(claims)
         do {
             _ = try verifier.verify(token, wallSeconds: seconds)
         } catch {

@@ -147,7 +147,7 @@ private struct Accounts: Sendable {
             access: AccessID(unchecked: "key-\(id.prefix(8))"), account: AccountID(unchecked: customer.rawValue),
             role: .customer, issuedAt: now, lifetime: .seconds(seconds), cluster: cluster, id: id)
         // A key that was not noted could not be listed, so it is signed first and noted before it is given out.
-        let key = try await sign(claims)
+        let key = try sign(claims)
         try await refused.countingRefusals { () async throws(ApusError) in
             try await records.addKey(
                 CustomerRecord.Key(id: id, issued: now, expires: claims.exp), of: customer, now: now)
@@ -237,7 +237,7 @@ private struct Accounts: Sendable {
         let seconds = request.lifetimeSeconds == 0 ? 365 * Self.day : request.lifetimeSeconds
         // The device refuses tokens that were issued before it was bound.
         let now = max(wallSeconds(), record.tokensAfter)
-        return try await token(
+        return try token(
             TokenClaims(
                 access: AccessID(unchecked: device.rawValue), account: account, role: .device, device: device,
                 issuedAt: now, lifetime: .seconds(seconds), cluster: cluster, id: UUID().uuidString))
@@ -262,22 +262,22 @@ private struct Accounts: Sendable {
     ) async throws(ApusError) -> ClientAccessToken {
         let lifetime = min(
             seconds == 0 ? .seconds(3600) : .seconds(seconds), configuration.tokenLifetimeMax)
-        return try await token(
+        return try token(
             TokenClaims(
                 access: access, account: account, role: .app, devices: devices, issuedAt: wallSeconds(),
                 lifetime: lifetime, cluster: cluster, id: UUID().uuidString, isForOneUse: isForOneUse))
     }
 
-    private func token(_ claims: TokenClaims) async throws(ApusError) -> ClientAccessToken {
-        let token = try await sign(claims)
+    private func token(_ claims: TokenClaims) throws(ApusError) -> ClientAccessToken {
+        let token = try sign(claims)
         return .with {
             ($0.token, $0.access, $0.expires, $0.id) = (token, claims.sub, claims.exp, claims.jti ?? "")
         }
     }
 
-    private func sign(_ claims: TokenClaims) async throws(ApusError) -> String {
+    private func sign(_ claims: TokenClaims) throws(ApusError) -> String {
         guard let signer = signing.current else { throw ApusError.noSigner }
-        return try await signer.sign(claims)
+        return try signer.sign(claims)
     }
 }
 

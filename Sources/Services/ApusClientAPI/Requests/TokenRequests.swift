@@ -29,7 +29,7 @@ extension ClientAPI {
         on(ClientIssueTokenRequest.self) { request, _ throws(ApusError) in
             guard let signer = signing.current else { throw ApusError.noSigner }
             let claims = try request.claims(cluster: cluster, now: wallSeconds())
-            let token = try await signer.sign(claims)
+            let token = try signer.sign(claims)
             return .with {
                 ($0.token, $0.id, $0.access, $0.expires) = (token, claims.jti ?? "", claims.sub, claims.exp)
             }

@@ -1,9 +1,8 @@
 package import ApusCore
 import Foundation
-package import JWTKit
 
 /// The claims of a signed token (IV-A2, IV-A3, IV-A6).
-package struct TokenClaims: JWTPayload, Equatable {
+package struct TokenClaims: Encodable, Sendable, Equatable {
     /// The bearer's access id (IV-A1).
     package var sub: String
     /// The account to which the bearer belongs.
@@ -57,7 +56,4 @@ package struct TokenClaims: JWTPayload, Equatable {
         self.jti = jti
         self.once = once
     }
-
-    /// ``TokenVerifier`` checks times and names, because it has the time and the cluster.
-    package func verify(using algorithm: some JWTAlgorithm) throws {}
 }

@@ -2,25 +2,28 @@ package import ApusCore
 import ApusTransport
 import Crypto
 import Foundation
-import JWTKit
 
-/// Signs tokens with the cluster's private key (ES256). Only the operator's machine has that key.
+/// Signs tokens with the cluster's private key (ES256, RFC 7518 §3.4). Only the operator's machine has that key.
 package struct TokenSigner: Sendable {
-    private let keys: JWTKeyCollection
+    private static let header = Base64URL.encode(Array(#"{"alg":"ES256","typ":"JWT"}"#.utf8))
+
+    private let key: P256.Signing.PrivateKey
 
     /// Throws 10022 if the PEM text is not a P-256 private key.
-    package init(privateKeyPEM: String) async throws(ApusError) {
+    package init(privateKeyPEM: String) throws(ApusError) {
         do {
-            keys = await JWTKeyCollection().add(ecdsa: try ES256PrivateKey(pem: privateKeyPEM))
+            key = try P256.Signing.PrivateKey(pemRepresentation: privateKeyPEM)
         } catch {
             throw ApusError(.configurationInvalid, "the token key is not a P-256 private key in PEM form")
         }
     }
 
-    /// Returns the signed token in compact form.
-    package func sign(_ claims: TokenClaims) async throws(ApusError) -> String {
+    /// Returns the signed token as a compact serialization (RFC 7515 §7.1).
+    package func sign(_ claims: TokenClaims) throws(ApusError) -> String {
         do {
-            return try await keys.sign(claims)
+            let body = Self.header + "." + Base64URL.encode(Array(try JSONEncoder().encode(claims)))
+            let signature = try key.signature(for: Data(body.utf8)).rawRepresentation
+            return body + "." + Base64URL.encode(Array(signature))
         } catch {
             throw ApusError(.internalFailure, "the token cannot be signed: \(error)")
         }
