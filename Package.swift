@@ -31,13 +31,11 @@ let nioHTTPTypesHTTP1: Target.Dependency = .product(name: "NIOHTTPTypesHTTP1", p
 let nioHTTP1: Target.Dependency = .product(name: "NIOHTTP1", package: "swift-nio")
 let nioFoundationCompat: Target.Dependency = .product(name: "NIOFoundationCompat", package: "swift-nio")
 let nioTLS: Target.Dependency = .product(name: "NIOTLS", package: "swift-nio")
-let nioSSL: Target.Dependency = .product(name: "NIOSSL", package: "swift-nio-ssl")
 let protobuf: Target.Dependency = .product(name: "SwiftProtobuf", package: "swift-protobuf")
 let tracing: Target.Dependency = .product(name: "Tracing", package: "swift-distributed-tracing")
 let crypto: Target.Dependency = .product(name: "Crypto", package: "swift-crypto")
 let x509: Target.Dependency = .product(name: "X509", package: "swift-certificates")
 let swiftASN1: Target.Dependency = .product(name: "SwiftASN1", package: "swift-asn1")
-let jwt: Target.Dependency = .product(name: "JWTKit", package: "jwt-kit")
 let grdb: Target.Dependency = .product(name: "GRDB", package: "GRDB.swift")
 let lifecycle: Target.Dependency = .product(name: "ServiceLifecycle", package: "swift-service-lifecycle")
 let unixSignals: Target.Dependency = .product(name: "UnixSignals", package: "swift-service-lifecycle")
@@ -47,19 +45,34 @@ let httpTypes: Target.Dependency = .product(name: "HTTPTypes", package: "swift-h
 let yams: Target.Dependency = .product(name: "Yams", package: "Yams")
 let arguments: Target.Dependency = .product(name: "ArgumentParser", package: "swift-argument-parser")
 
-func layer(
-    _ layer: String, _ name: String, _ dependencies: [Target.Dependency]
-) -> Target {
-    .target(name: name, dependencies: dependencies, path: "Sources/\(layer)/\(name)", swiftSettings: apusSettings)
+/// What the compiler optimizes for. Without optimization a target compiles in a quarter to a third of the time.
+enum Goal: String {
+    case speed = "-O"
+    case size = "-Osize"
+    case compileTime = "-Onone"
+
+    // Without flags where it is the default: a target with unsafe flags cannot be a dependency of another package.
+    var settings: [SwiftSetting] { apusSettings + (self == .speed ? [] : [.unsafeFlags([rawValue])]) }
 }
 
-/// - Parameter isFast: false for tests that wait for other processes: they compile in a quarter of the time.
+// `scripts/bench` sets it: the loads of benchmarks are optimized where they measure, and not where tests use them.
+let isMeasuring = Context.environment["APUS_MEASURE"] != nil
+
+func layer(
+    _ layer: String, _ name: String, _ dependencies: [Target.Dependency], for goal: Goal = .speed
+) -> Target {
+    .target(
+        name: name, dependencies: dependencies, path: "Sources/\(layer)/\(name)", swiftSettings: goal.settings)
+}
+
+/// Most tests wait, or call code that is optimized. Name `speed` for those that compute for seconds themselves.
 func test(
-    _ name: String, _ dependencies: [Target.Dependency], exclude: [String] = [], isFast: Bool = true
+    _ name: String, _ dependencies: [Target.Dependency], in folder: String? = nil, exclude: [String] = [],
+    for goal: Goal = .compileTime
 ) -> Target {
     .testTarget(
-        name: name, dependencies: dependencies, path: "Tests/\(name)", exclude: exclude,
-        swiftSettings: apusSettings + (isFast ? [] : [.unsafeFlags(["-Onone"])]), linkerSettings: apusLinker)
+        name: name, dependencies: dependencies, path: "Tests/\(folder ?? name)", exclude: exclude,
+        swiftSettings: goal.settings, linkerSettings: apusLinker)
 }
 
 let package = Package(
@@ -85,13 +98,11 @@ let package = Package(
         .package(url: "https://github.com/apple/swift-metrics", from: "2.13.0"),
         .package(url: "https://github.com/apple/swift-nio", from: "2.101.0"),
         .package(url: "https://github.com/apple/swift-nio-extras", from: "1.35.0"),
-        .package(url: "https://github.com/apple/swift-nio-ssl", from: "2.37.0"),
         .package(url: "https://github.com/apple/swift-protobuf", from: "1.39.0"),
         .package(url: "https://github.com/groue/GRDB.swift", from: "7.10.0"),
         .package(url: "https://github.com/hummingbird-project/hummingbird", from: "2.28.0", traits: []),
         .package(url: "https://github.com/jpsim/Yams", from: "6.2.0"),
         .package(url: "https://github.com/swift-server/swift-service-lifecycle", from: "2.13.0"),
-        .package(url: "https://github.com/vapor/jwt-kit", from: "5.7.0"),
     ],
     targets: [
         // Core: values only.
@@ -166,7 +177,7 @@ let package = Package(
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusTransport", "ApusCluster",
                 protobuf, dequeModule,
-                crypto, jwt, lifecycle, log, coreMetrics,
+                crypto, lifecycle, log, coreMetrics,
             ]),
         layer(
             "Services", "ApusChannels",
@@ -315,7 +326,7 @@ let package = Package(
                 "ApusNode", "ApusClient", "ApusDevice", "ApusTLS", "ApusTraversal", "ApusLocal", "CApusThreads",
                 nioCore,
                 nioPosix, nioHTTP1, nioFoundationCompat, protobuf, crypto, unixSignals, log, coreMetrics, arguments,
-            ]),
+            ], for: .size),
         .executableTarget(
             name: "apus", dependencies: ["ApusCommand"], path: "Sources/Command/apus", swiftSettings: apusSettings,
             linkerSettings: apusLinker),
@@ -326,7 +337,7 @@ let package = Package(
                 "ApusStorage", "ApusEtcd", "ApusCluster", "ApusSessions", "ApusClient", "ApusDevice", "ApusHistory",
                 "ApusLocal", "ApusTLS", "CApusMemory", nioCore, nioPosix, nioHTTP1, nioWebSocket, nioFoundationCompat,
                 hummingbird, httpTypes, protobuf, unixSignals, log, arguments,
-            ]),
+            ], for: isMeasuring ? .speed : .compileTime),
         .executableTarget(
             name: "apus-bench", dependencies: ["ApusBench"], path: "Sources/Command/apus-bench",
             swiftSettings: apusSettings, linkerSettings: apusLinker),
@@ -373,7 +384,7 @@ let package = Package(
                 tracing, nioCore, nioPosix, protobuf, log,
             ]),
         test("ApusCommandsTests", ["ApusCore", "ApusCommands", protobuf]),
-        test("ApusCallsTests", ["ApusCore", "ApusCluster", "ApusCalls", protobuf]),
+        test("ApusCallsTests", ["ApusCore", "ApusCluster", "ApusCalls", protobuf], for: .speed),
         test(
             "ApusFirmwareTests",
             [
@@ -405,7 +416,7 @@ let package = Package(
             "ApusSessionsTests",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusTransport", "ApusCluster", "ApusSessions",
-                "ApusTestKit", nioPosix, crypto, jwt, protobuf, log,
+                "ApusTestKit", nioPosix, crypto, protobuf, log,
             ], exclude: ["Fixtures"]),
         test(
             "ApusGatewayTests",
@@ -428,11 +439,11 @@ let package = Package(
                 "ApusCore", "ApusStorage", "ApusSessions", "ApusContract", "ApusMedia", "ApusClient", "ApusDevice",
                 "ApusHistory", "ApusLocal", "ApusTestKit", "ApusTraversal", crypto, log, nioCore, nioFoundationCompat,
                 nioHTTP1, nioPosix, protobuf,
-            ], isFast: false),
-        .testTarget(
-            name: "RelayClientTests", dependencies: ["ApusTestKit", nioCore, nioPosix],
-            path: "Tests/RelayClientTests", exclude: ["Clients"], swiftSettings: apusSettings),
-        test("TidyTests", ["ApusCore", "ApusConfiguration", "ApusHTTP", "ApusNodeConfiguration", "ApusRelayNode"]),
+            ]),
+        test("RelayClientTests", ["ApusTestKit", nioCore, nioPosix], exclude: ["Clients"]),
+        test(
+            "TidyTests", ["ApusCore", "ApusConfiguration", "ApusHTTP", "ApusNodeConfiguration", "ApusRelayNode"],
+            for: .speed),
         test(
             "ApusWireTests", ["ApusCore", "ApusWire", "ApusCluster", "ApusTestKit", nioCore, protobuf],
             exclude: ["Version1"]),
@@ -443,9 +454,9 @@ let package = Package(
                 nioCore, nioPosix, protobuf, log,
             ]),
         test("SimulationTests", ["ApusCore", "ApusSimulation"]),
-        .testTarget(
-            name: "FuzzTests",
-            dependencies: [
+        test(
+            "FuzzTests",
+            [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTraversal", "ApusRelay", "ApusSessions",
                 "ApusTransport", "ApusTLS", "ApusCluster", "ApusChannels", "ApusClientAPI", "ApusGateway", "ApusHTTP",
                 "ApusConfiguration",
@@ -453,7 +464,7 @@ let package = Package(
                 protobuf,
                 crypto, log,
             ],
-            path: "Tests/Fuzz", exclude: ["Entry.swift", "Corpus", "Crashes"], swiftSettings: apusSettings),
+            in: "Fuzz", exclude: ["Entry.swift", "Corpus", "Crashes"]),
         test(
             "ApusStorageTests",
             [
@@ -464,7 +475,7 @@ let package = Package(
             [
                 "ApusCore", "ApusWire", "ApusMedia", "ApusTransport", "ApusCluster", "ApusChannels", "ApusTestKit",
                 nioCore, nioPosix, protobuf, log,
-            ]),
+            ], for: .speed),
         test("ApusMediaTests", ["ApusCore", "ApusMedia", "ApusTestKit", nioCore]),
         test("ApusTraversalTests", ["ApusCore", "ApusTraversal"]),
         test(

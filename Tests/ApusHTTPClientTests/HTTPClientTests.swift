@@ -244,14 +244,18 @@ struct HTTPClientTests {
     func parts() async throws {
         let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-End\r\n\r\n"
         let server = try await ScriptedServer.start { _, _ in
-            .parts([head, "1\r\na\r\n", "2\r\nbc\r\n", "0\r\nX-End: yes\r\n\r\n"], .milliseconds(50))
+            .steps([head, "1\r\na\r\n", "2\r\nbc\r\n", "0\r\nX-End: yes\r\n\r\n"])
         }
         let client = try makeClient()
         let (parts, trailers) = try await client.withAnswer(to: request(server.url)) {
             (answer) async throws(ApusError) -> ([[UInt8]], [HTTPHead.Field]) in
             #expect(answer.head.status == 200 && answer.trailers.isEmpty)
             var parts: [[UInt8]] = []
-            while let part = try await answer.next() { parts.append(part) }
+            server.goOn()
+            while let part = try await answer.next() {
+                parts.append(part)
+                server.goOn()
+            }
             return (parts, answer.trailers)
         }
         #expect(parts.map(text) == ["a", "bc"] && trailers["x-end"] == "yes")

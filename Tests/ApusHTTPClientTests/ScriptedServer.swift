@@ -14,6 +14,8 @@ final class ScriptedServer: Sendable {
         case last(String)
         /// Bytes with a pause before each part.
         case parts([String], TimeAmount)
+        /// The first part at once, and each further one with ``ScriptedServer/goOn()``.
+        case steps([String])
         case nothing
     }
 
@@ -22,6 +24,7 @@ final class ScriptedServer: Sendable {
         var connectionCount = 0
         var openCount = 0
         var listener: (any Channel)?
+        var waiting: [(channel: any Channel, part: String)] = []
     }
 
     private let reply: @Sendable (String, Int) -> Reply
@@ -54,6 +57,17 @@ final class ScriptedServer: Sendable {
     var connectionCount: Int { state.withLock { $0.connectionCount } }
     /// Connections that are open.
     var openCount: Int { state.withLock { $0.openCount } }
+
+    /// Sends the next part that waits.
+    func goOn() {
+        let next = state.withLock { $0.waiting.isEmpty ? nil : $0.waiting.removeFirst() }
+        next?.channel.writeAndFlush(ByteBuffer(string: next?.part ?? ""), promise: nil)
+    }
+
+    fileprivate func wait(_ channel: any Channel, _ parts: some Sequence<String>) {
+        let waiting = parts.map { (channel, $0) }
+        state.withLock { $0.waiting += waiting }
+    }
 
     fileprivate func opened() {
         state.withLock { state in
@@ -120,6 +134,9 @@ private final class Answering: ChannelInboundHandler {
                     channel.writeAndFlush(ByteBuffer(string: part), promise: nil)
                 }
             }
+        case .steps(let parts):
+            server.wait(channel, parts.dropFirst())
+            channel.writeAndFlush(ByteBuffer(string: parts.first ?? ""), promise: nil)
         case .nothing: break
         }
     }

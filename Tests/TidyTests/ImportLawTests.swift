@@ -15,7 +15,7 @@ struct ImportLawTests {
     @Test("Law 1: only the transport, the edges, the clients, the node and the programs open sockets")
     func sockets() {
         expectNoImport(
-            of: ["NIOPosix", "NIOSSL"], in: SourceTree.sources,
+            of: ["NIOPosix"], in: SourceTree.sources,
             except: ["Engine/ApusTransport", "Edges", "Clients", "Node", "Command", "Testing/ApusTestKit"],
             law: "it may not open sockets")
     }
@@ -29,8 +29,6 @@ struct ImportLawTests {
 
     @Test("Law 1: libssl is the only TLS library (docs/decisions/50)")
     func security() {
-        expectNoImport(
-            of: ["NIOSSL"], in: SourceTree.sources, except: ["Edges/ApusWebhooks"], law: "a second one is compiled")
         expectNoImport(
             of: ["CApusTLS"], in: SourceTree.sources, except: ["Native", "Engine/ApusRelay", "Command/ApusLocal"],
             law: "its wrapper is ApusTLS")

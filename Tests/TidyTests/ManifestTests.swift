@@ -51,13 +51,19 @@ struct ManifestTests {
                         ]),
                     .executableTarget(
                         name: "c", dependencies: ["B"], path: "Sources/Command/c", swiftSettings: settings),
+                    layer("Core", "D", ["A"], for: .size),
                     test("BTests", ["A", "B"], exclude: ["Fixtures"]),
+                    test(
+                        "DTests", ["D"],
+                        in: "Other", for: .speed),
             """
         let expected = [
             Target(name: "A", path: "Sources/Core/A", modules: ["NIOCore"]),
             Target(name: "B", path: "Sources/Edges/B", modules: ["A", "NIOCore"]),
             Target(name: "c", path: "Sources/Command/c", modules: ["B"]),
+            Target(name: "D", path: "Sources/Core/D", modules: ["A"]),
             Target(name: "BTests", path: "Tests/BTests", modules: ["A", "B"]),
+            Target(name: "DTests", path: "Tests/Other", modules: ["D"]),
         ]
         let targets = Self.targets(of: text)
         #expect(targets.count == expected.count)
@@ -78,11 +84,11 @@ struct ManifestTests {
                 word.hasPrefix("\"") ? word.filter { $0 != "\"" } : products[String(word)] ?? String(word)
             }
         }
-        let layers = text.matches(of: /layer\(\s*"(\w+)", "(\w+)",\s*\[([^\]]*)\]\)/).map {
+        let layers = text.matches(of: /layer\(\s*"(\w+)", "(\w+)",\s*\[([^\]]*)\](?:, for: [^)]*)?\)/).map {
             Target(name: String($0.2), path: "Sources/\($0.1)/\($0.2)", modules: modules($0.3))
         }
-        let tests = text.matches(of: /\btest\(\s*"(\w+)",\s*\[([^\]]*)\]/).map {
-            Target(name: String($0.1), path: "Tests/\($0.1)", modules: modules($0.2))
+        let tests = text.matches(of: /\btest\(\s*"(\w+)",\s*\[([^\]]*)\](?:,\s*in: "(\w+)")?/).map {
+            Target(name: String($0.1), path: "Tests/\($0.3 ?? $0.1)", modules: modules($0.2))
         }
         let other =
             #/

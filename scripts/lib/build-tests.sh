@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Builds the tests and the programs that they start, in release mode.
+# `swift build --build-tests` would also compile the tools of other packages' plugins, such as protoc in 586 steps.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+. scripts/lib/setup.sh
+for product in apusPackageTests apus apus-bench apus-doors apus-registers; do
+    swift build -c release --disable-xctest "${build_flags[@]}" --product "$product"
+done
