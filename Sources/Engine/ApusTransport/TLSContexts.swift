@@ -18,8 +18,8 @@ struct TLSContexts: Sendable {
         let identity = TLSIdentity(chain: tls.certificateChain.pem, key: tls.privateKey.pem)
         let trust = TLSTrust.authorities(tls.authority.pem)
         do {
-            client = try TLSClientContext(trust: trust, identity: identity)
-            server = try TLSServerContext(identity, trust: trust)
+            client = try TLSClientContext(trust: trust, identity: identity, keepsBuffers: true)
+            server = try TLSServerContext(identity, trust: trust, keepsBuffers: true)
         } catch {
             throw ApusError(.configurationInvalid, Self.words(error, sources))
         }

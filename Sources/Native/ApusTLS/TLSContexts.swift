@@ -71,10 +71,15 @@ package final class TLSServerContext: @unchecked Sendable {  // SAFETY: two `let
         else { throw ApusError(.internalFailure, "the TLS library refuses session tickets") }
     }
 
-    /// - Parameter trust: The authorities of the clients' certificates. Without it clients present none.
-    package init(_ identity: TLSIdentity, trust: TLSTrust? = nil) throws(TLSContextError) {
+    /// - Parameters:
+    ///   - trust: The authorities of the clients' certificates. Without it clients present none.
+    ///   - keepsBuffers: Idle connections keep their buffers of 33 KiB. For connections that are few and busy.
+    package init(
+        _ identity: TLSIdentity, trust: TLSTrust? = nil, keepsBuffers: Bool = false
+    ) throws(TLSContextError) {
         pointer = try ContextPointer.make(isServer: true)
         keys = nil
+        if keepsBuffers { apus_tls_context_keep_buffers(pointer) }
         if let trust { try ContextPointer.trust(pointer, trust) }
         try ContextPointer.present(pointer, identity)
     }
@@ -159,9 +164,12 @@ package final class TLSClientContext: @unchecked Sendable {  // SAFETY: one `let
         apus_tls_context_keep_tickets(pointer)
     }
 
-    /// - Parameter identity: The certificate for servers that demand one.
-    package init(trust: TLSTrust, identity: TLSIdentity? = nil) throws(TLSContextError) {
+    /// - Parameters:
+    ///   - identity: The certificate for servers that demand one.
+    ///   - keepsBuffers: As for a server.
+    package init(trust: TLSTrust, identity: TLSIdentity? = nil, keepsBuffers: Bool = false) throws(TLSContextError) {
         pointer = try ContextPointer.make(isServer: false)
+        if keepsBuffers { apus_tls_context_keep_buffers(pointer) }
         try ContextPointer.trust(pointer, trust)
         if let identity { try ContextPointer.present(pointer, identity) }
     }
