@@ -24,8 +24,8 @@ import time
 import tomllib
 
 UNSTEADY_COUNT_MAX = 3
-# A test has a time limit of its own, so this ends a job whose process hangs.
-JOB_SECONDS_MAX = 1800
+# A test has a time limit of its own, so this ends a job whose process hangs. One at idle priority may wait for long.
+JOB_SECONDS_MAX = {"alone": 1200, "shared": 1800, "idle": 3600, "long": 7200}
 # How often an unfinished run says what it is doing.
 REPORT_SECONDS = 60
 
@@ -198,7 +198,7 @@ class Runner:
             network = network_of(process.pid) if self.network else ""
             self.networks.add(network)
             try:
-                job.status = process.wait(timeout=JOB_SECONDS_MAX)
+                job.status = process.wait(timeout=JOB_SECONDS_MAX[job.kind])
             except subprocess.TimeoutExpired:
                 end(process)
                 job.status = -signal.SIGKILL
@@ -360,6 +360,8 @@ def read_events(path: pathlib.Path, job: Job) -> None:
             kinds[payload["id"]] = payload["kind"]
             continue
         test = payload.get("testID")
+        if test and kinds.get(test) != "function" and payload["kind"] == "testSkipped":
+            job.tests[test] = Outcome(state="skipped")  # The whole suite: something that it needs is not installed.
         if not test or kinds.get(test) != "function":
             continue
         outcome = job.tests.setdefault(test, Outcome())
