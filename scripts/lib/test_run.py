@@ -40,6 +40,8 @@ class Job:
     kind: str
     weight: float
     seconds: float = 0.0
+    # Of its processes and all that they waited for.
+    cpu_seconds: float = 0.0
     status: int | None = None
     output: pathlib.Path | None = None
     tests: dict[str, "Outcome"] = dataclasses.field(default_factory=dict)
@@ -197,11 +199,7 @@ class Runner:
                 self.running[job.name], self.processes[job.name] = job, process
             network = network_of(process.pid) if self.network else ""
             self.networks.add(network)
-            try:
-                job.status = process.wait(timeout=JOB_SECONDS_MAX[job.kind])
-            except subprocess.TimeoutExpired:
-                end(process)
-                job.status = -signal.SIGKILL
+            job.status, job.cpu_seconds = wait(process, JOB_SECONDS_MAX[job.kind])
         end_all_in(network)
         job.seconds = time.monotonic() - job.started
         job.load = load()
@@ -216,7 +214,8 @@ class Runner:
     def report(self, job: Job) -> None:
         states = collections.Counter(outcome.state for outcome in job.tests.values())
         word = "passed" if is_good(job) else "FAILED"
-        self.say(f"{word}: {job.name}, {states['passed']} tests in {job.seconds:.1f} s")
+        self.say(f"{word}: {job.name}, {states['passed']} tests in {job.seconds:.1f} s, "
+                 f"{job.cpu_seconds:.1f} s of processor time")
         if is_good(job):
             return
         for test, outcome in job.tests.items():
@@ -340,6 +339,19 @@ def end(process: subprocess.Popen) -> None:
         pass
 
 
+def wait(process: subprocess.Popen, seconds_max: float) -> tuple[int, float]:
+    """Waits for a process, and ends it after a time. Returns its status and the processor time of all that it ran."""
+    last = time.monotonic() + seconds_max
+    while True:
+        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            return process.returncode, usage.ru_utime + usage.ru_stime
+        if time.monotonic() > last:
+            end(process)
+        time.sleep(0.05)
+
+
 def is_good(job: Job) -> bool:
     """A job without tests is a mistake of the plan."""
     states = [outcome.state for outcome in job.tests.values()]
@@ -411,7 +423,8 @@ def result(runner: Runner, jobs: list[Job], unsteady: list[dict], commit: str) -
         "cores": os.cpu_count(),
         "seconds": round(time.monotonic() - runner.start, 1),
         "parts": parts,
-        "jobs": sorted(({"job": j.name, "kind": j.kind, "seconds": round(j.seconds, 1)} for j in jobs),
+        "jobs": sorted(({"job": j.name, "kind": j.kind, "seconds": round(j.seconds, 1),
+                         "cpu_seconds": round(j.cpu_seconds, 1)} for j in jobs),
                        key=lambda row: -row["seconds"]),
         "suites": suites(jobs),
         "tests": tests,
