@@ -384,7 +384,7 @@ let package = Package(
                 tracing, nioCore, nioPosix, protobuf, log,
             ]),
         test("ApusCommandsTests", ["ApusCore", "ApusCommands", protobuf]),
-        test("ApusCallsTests", ["ApusCore", "ApusCluster", "ApusCalls", protobuf], for: .speed),
+        test("ApusCallsTests", ["ApusCore", "ApusCluster", "ApusCalls", "ApusTestKit", protobuf], for: .speed),
         test(
             "ApusFirmwareTests",
             [
@@ -453,7 +453,7 @@ let package = Package(
                 "ApusCore", "ApusTracing", "ApusWire", "ApusStorage", "ApusTransport", "ApusCluster", "ApusTestKit",
                 nioCore, nioPosix, protobuf, log,
             ]),
-        test("SimulationTests", ["ApusCore", "ApusSimulation"]),
+        test("SimulationTests", ["ApusCore", "ApusSimulation", "ApusTestKit"]),
         test(
             "FuzzTests",
             [

@@ -1,3 +1,4 @@
+import ApusTestKit
 import Testing
 
 /// The channel's machines of several nodes, on a virtual clock, with seeded faults (D7, D14).
@@ -8,17 +9,15 @@ import Testing
 /// has everything. A seed that fails is printed with its story; `World.play(seed:)` runs it again.
 @Suite("A channel in a cluster where things go wrong (D7)")
 struct ChannelSimulationTests {
-    private static let chunkSize: UInt64 = 50
-
     private static func report(_ world: World) -> Comment {
         let lines =
             ["seed \(world.seed): \(world.failures.joined(separator: "; "))"] + world.story + [world.publisher.state]
         return Comment(rawValue: (lines + world.nodes.map(\.state)).joined(separator: "\n"))
     }
 
-    @Test("No frame is lost, doubled or changed, and every viewer catches up", arguments: 0..<UInt64(24))
-    func nothingIsLost(chunk: UInt64) {
-        for seed in chunk * Self.chunkSize..<(chunk + 1) * Self.chunkSize {
+    @Test("No frame is lost, doubled or changed, and every viewer catches up", arguments: SeedShare.chunks(of: 0..<1200, size: 50))
+    func nothingIsLost(seeds: [UInt64]) {
+        for seed in seeds {
             let world = World.play(seed: seed)
             if world.isFailed { Issue.record(Self.report(world)) }
         }

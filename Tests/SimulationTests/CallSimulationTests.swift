@@ -1,5 +1,6 @@
 import ApusCore
 import ApusSimulation
+import ApusTestKit
 import Testing
 
 /// Calls on a simulated cluster, on a virtual clock, with seeded faults (CALL-3 to CALL-9, D4, D16).
@@ -13,16 +14,16 @@ struct CallSimulationTests {
     #else
     private static let seedCount: UInt64 = 100
     #endif
-    private static let chunkSize: UInt64 = 20
+    private static let chunkSize = 20
     /// The most seeds until a deliberate error must have shown itself.
     private static let mutantSeedCountMax: UInt64 = 300
 
     @Test(
         "Calls, their parties and their records survive the faults of nodes, and everybody learns the same end",
-        arguments: 0..<seedCount / chunkSize)
-    func callsSurvive(chunk: UInt64) {
+        arguments: SeedShare.chunks(of: 0..<seedCount, size: chunkSize))
+    func callsSurvive(seeds: [UInt64]) {
         var (acceptedCount, killCount) = (0, 0)
-        for seed in chunk * Self.chunkSize..<(chunk + 1) * Self.chunkSize {
+        for seed in seeds {
             let run = CallSimulation.run(seed: seed)
             if run.isFailed { Issue.record("\(run.report); see it with APUS_SIM_SEED=\(seed)") }
             acceptedCount += run.acceptedCount

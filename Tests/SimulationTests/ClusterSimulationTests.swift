@@ -1,5 +1,6 @@
 import ApusCore
 import ApusSimulation
+import ApusTestKit
 import Testing
 
 #if canImport(Glibc)
@@ -20,12 +21,12 @@ struct ClusterSimulationTests {
     #else
     static let seedCount: UInt64 = 2500
     #endif
-    private static let chunkSize: UInt64 = 50
+    private static let chunkSize = 50
     #if DEBUG
-    private static let ringSeedCount: UInt64 = 1
-    private static let crowdSeedCount: UInt64 = 1
-    #else
     private static let ringSeedCount: UInt64 = 10
+    private static let crowdSeedCount: UInt64 = 5
+    #else
+    private static let ringSeedCount: UInt64 = 100
     private static let crowdSeedCount: UInt64 = 6
     #endif
     /// The most seeds until a deliberate error must have shown itself.
@@ -33,9 +34,9 @@ struct ClusterSimulationTests {
 
     @Test(
         "Every invariant holds, and the cluster comes to rest after the last fault",
-        arguments: 0..<seedCount / chunkSize)
-    func invariantsHold(chunk: UInt64) {
-        for seed in chunk * Self.chunkSize..<(chunk + 1) * Self.chunkSize {
+        arguments: SeedShare.chunks(of: 0..<seedCount, size: chunkSize))
+    func invariantsHold(seeds: [UInt64]) {
+        for seed in seeds {
             let run = ClusterSimulation.run(seed: seed)
             if run.isFailed { Issue.record("\(run.report); see it with APUS_SIM_SEED=\(seed)") }
         }
@@ -51,15 +52,15 @@ struct ClusterSimulationTests {
 
     @Test("Cordoned nodes get no shards that others accept, and the cluster comes to rest with them")
     func cordonsHold() {
-        for seed in 0..<(Self.seedCount / 5) {
+        for seed in SeedShare.seeds(of: 0..<(Self.seedCount / 5)) {
             let run = ClusterSimulation.run(seed: seed, profile: .cordons)
             if run.isFailed { Issue.record("\(run.report), with cordons") }
         }
     }
 
-    @Test("Invariants hold in a ring of watchers", arguments: 0..<UInt64(10))
-    func ringInvariantsHold(chunk: UInt64) {
-        for seed in chunk * Self.ringSeedCount..<(chunk + 1) * Self.ringSeedCount {
+    @Test("Invariants hold in a ring of watchers", arguments: SeedShare.chunks(of: 0..<ringSeedCount, size: 10))
+    func ringInvariantsHold(seeds: [UInt64]) {
+        for seed in seeds {
             let run = ClusterSimulation.run(seed: seed, profile: .ring)
             if run.isFailed { Issue.record("\(run.report); see it with APUS_SIM_SEED=\(seed) APUS_SIM_PROFILE=ring") }
         }
@@ -67,7 +68,7 @@ struct ClusterSimulationTests {
 
     @Test(
         "Of 50 nodes only those die that are killed, stopped or cut off, and within the bounds",
-        arguments: 0..<crowdSeedCount)
+        arguments: SeedShare.seeds(of: 0..<crowdSeedCount))
     func crowd(seed: UInt64) {
         let run = ClusterSimulation.run(seed: seed, profile: .crowd)
         if run.isFailed { Issue.record("\(run.report); see it with APUS_SIM_SEED=\(seed) APUS_SIM_PROFILE=crowd") }

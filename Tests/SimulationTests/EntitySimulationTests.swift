@@ -1,5 +1,6 @@
 import ApusCore
 import ApusSimulation
+import ApusTestKit
 import Foundation
 import Testing
 
@@ -14,7 +15,7 @@ struct EntitySimulationTests {
     #else
     static let seedCount: UInt64 = 2000
     #endif
-    private static let chunkSize: UInt64 = 50
+    private static let chunkSize = 50
     /// Whether the large run is wanted, which takes half a minute in a release build.
     private static let isLargeWanted = ProcessInfo.processInfo.environment["APUS_SIM_LARGE"] != nil
     /// The most seeds until a deliberate error must have shown itself.
@@ -22,17 +23,19 @@ struct EntitySimulationTests {
 
     @Test(
         "Every word is kept, and the cluster comes to rest after the last fault",
-        arguments: 0..<seedCount / chunkSize)
-    func wordsAreKept(chunk: UInt64) {
-        for seed in chunk * Self.chunkSize..<(chunk + 1) * Self.chunkSize {
+        arguments: SeedShare.chunks(of: 0..<seedCount, size: chunkSize))
+    func wordsAreKept(seeds: [UInt64]) {
+        for seed in seeds {
             let run = EntitySimulation.run(seed: seed)
             if run.isFailed { Issue.record("\(run.report); see it with APUS_SIM_SEED=\(seed)") }
         }
     }
 
-    @Test("Two of five or six nodes that fail at once lose nothing", arguments: 0..<max(1, seedCount / 20 / chunkSize))
-    func pairs(chunk: UInt64) {
-        for seed in chunk * Self.chunkSize..<(chunk + 1) * Self.chunkSize {
+    @Test(
+        "Two of five or six nodes that fail at once lose nothing",
+        arguments: SeedShare.chunks(of: 0..<seedCount / 20, size: 10))
+    func pairs(seeds: [UInt64]) {
+        for seed in seeds {
             let run = EntitySimulation.run(seed: seed, profile: .pairs)
             if run.isFailed { Issue.record("\(run.report); see it with APUS_SIM_SEED=\(seed)") }
             #expect(run.killCount == 6 && run.acknowledgedCount > 0 && run.lostCount == 0, "seed \(seed)")

@@ -508,6 +508,11 @@ def main() -> None:
     runner = Runner(options.program, folder, options.workers or plan.workers)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: (runner.stop(), os._exit(1)))
+    # Simulations play a part of their seeds; see SeedShare.
+    if options.turn is not None:
+        os.environ["APUS_TEST_TURN"] = str(options.turn)
+    if options.long:
+        os.environ["APUS_TEST_SEEDS"] = "all"
     tests = runner.list_tests()
     if options.quick:
         tests = [test for test in tests if not any(re.match(rule, test) for rule in plan.slow)]

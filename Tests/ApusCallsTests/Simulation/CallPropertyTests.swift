@@ -1,4 +1,5 @@
 import ApusCalls
+import ApusTestKit
 import Foundation
 import Testing
 
@@ -21,14 +22,15 @@ struct CallPropertyTests {
         arguments: [CallType.oneToOne, .oneToMany, .oneToManySpecial])
     func schedules(type: CallType) {
         var counts = CallWorld.Counts()
-        for seed in 0..<Self.seedCount {
+        let seeds = SeedShare.seeds(of: 0..<Self.seedCount)
+        for seed in seeds {
             var world = CallWorld(seed: seed, type: type)
             let violations = world.run()
             #expect(violations.isEmpty, "seed \(seed) of type \(type.rawValue)")
             counts.add(world.counts)
         }
         // The runs reach what they are about.
-        let share = Int(Self.seedCount)
+        let share = seeds.count
         #expect(counts.ended > share && counts.accepted > share / 5 && counts.deaths > share)
         #expect(counts.lostChanges > share / 100 && counts.lostOutputs > share / 100 && counts.late > 0)
         #expect(counts.deferredChanges > share)
