@@ -2,7 +2,7 @@
 
     scripts/lib/build_times.py [--json FILE] [--count 20] -- COMMAND …
 
-The time of a compiler's process is read from /proc twenty times a second, so the last twentieth of each is missing. What
+The time of a compiler's process is read from /proc five times a second, so the last fifth of each is missing. What
 is missing is reported as a row of its own: the kernel counts the whole.
 """
 
@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 
-INTERVAL_SECONDS = 0.05
+INTERVAL_SECONDS = 0.2
 TICKS = os.sysconf("SC_CLK_TCK")
 TOOLS = {"swift-frontend", "swiftc", "swift-build", "clang", "clang++", "ld.lld", "ld.gold", "swift-autolink-extract"}
 SOURCE = re.compile(r"\.(?:swift|c|cc|cpp|S)$")

@@ -136,13 +136,14 @@ class Plan:
         place = {name: number for number, name in enumerate(self.first)}
         return sorted(jobs, key=lambda job: place.get(job.name, len(place)))
 
-    def long_jobs(self, turn: int | None) -> list[Job]:
-        """All long parts, or the one whose turn it is."""
-        rows = self.long
-        if turn is not None:
-            rows = [row for row in rows if row.is_in_turn]
-            rows = [rows[turn % len(rows)]]
-        return [Job(f"long: {row.name}", row.filters, [], "long", 1.0, long=row) for row in rows]
+    def long_jobs(self) -> list[Job]:
+        return [Job(f"long: {row.name}", row.filters, [], "long", 1.0, long=row) for row in self.long]
+
+    def long_job(self, turn: int) -> Job:
+        """The long part whose turn it is. It uses idle time beside the other jobs."""
+        rows = [row for row in self.long if row.is_in_turn]
+        row = rows[turn % len(rows)]
+        return Job(f"long: {row.name}", row.filters, [], "idle", 1.0, long=row)
 
 
 class Runner:
@@ -519,9 +520,11 @@ def main() -> None:
     jobs = plan.jobs(tests)
     if options.only:
         jobs = [job for job in jobs if re.search(options.only, job.name)]
+    if options.turn is not None:
+        jobs.append(plan.long_job(options.turn))
     runner.run_all(jobs)
-    if options.long or options.turn is not None:
-        jobs += [runner.run_long(job) for job in plan.long_jobs(None if options.long else options.turn)]
+    if options.long:
+        jobs += [runner.run_long(job) for job in plan.long_jobs()]
     unsteady, broken = again(runner, jobs, plan)
     times = result(runner, jobs, unsteady, options.commit)
     if options.times:
