@@ -63,7 +63,7 @@ package struct NodeServer: Sendable {
             metadata: [LogKey.node: "\(parts.cluster.identity)", LogKey.cluster: "\(configuration.cluster)"])
         let group = ServiceGroup(
             configuration: ServiceGroupConfiguration(
-                services: ([reloading] + parts.services).map { .init(service: $0) },
+                services: ([reloading] + parts.services).map { .init(service: NamedService(service: $0)) },
                 gracefulShutdownSignals: [.sigterm, .sigint],
                 logger: quiet))
         try await group.run()
@@ -77,4 +77,13 @@ package struct NodeServer: Sendable {
         quiet.logLevel = .warning
         return quiet
     }
+}
+
+/// A service that describes itself by its type. The service group makes the description of each service that it starts;
+/// by default that is the text of everything that the service holds.
+private struct NamedService: Service, CustomStringConvertible {
+    let service: any Service
+    var description: String { "\(type(of: service))" }
+
+    func run() async throws { try await service.run() }
 }
