@@ -15,7 +15,9 @@ struct ChannelSimulationTests {
         return Comment(rawValue: (lines + world.nodes.map(\.state)).joined(separator: "\n"))
     }
 
-    @Test("No frame is lost, doubled or changed, and every viewer catches up", arguments: SeedShare.chunks(of: 0..<1200, size: 50))
+    @Test(
+        "No frame is lost, doubled or changed, and every viewer catches up",
+        arguments: SeedShare.chunks(of: 0..<1200, size: 50))
     func nothingIsLost(seeds: [UInt64]) {
         for seed in seeds {
             let world = World.play(seed: seed)

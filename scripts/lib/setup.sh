@@ -70,9 +70,9 @@ cmp -s "$lock_folder/packages.lock" "$lock_folder/../../Package.resolved" ||
     cp "$lock_folder/packages.lock" "$lock_folder/../../Package.resolved"
 
 # Flags of every build: an import that Package.swift does not declare is an error. A module's interface comes from the
-# compiler that makes its code, and not from a second one that reads the whole module again; nothing is indexed.
+# compiler that makes its code, and not from a second one that reads the whole module again.
 build_flags=(--explicit-target-dependency-import-check error "${lock_flags[@]}"
-    -Xswiftc -no-emit-module-separately-wmo --disable-index-store)
+    -Xswiftc -no-emit-module-separately-wmo)
 
 # Flags of a test run on top: the same build as without tests, since no test needs @testable.
 test_flags=(--disable-xctest --disable-testable-imports)

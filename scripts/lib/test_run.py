@@ -196,12 +196,16 @@ class Runner:
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
                 env=environment,
             )
+            if job.kind == "idle":
+                lower_group(process.pid)
             with self.lock:
                 self.running[job.name], self.processes[job.name] = job, process
             network = network_of(process.pid) if self.network else ""
             self.networks.add(network)
             job.status, job.cpu_seconds = wait(process, JOB_SECONDS_MAX[job.kind])
         end_all_in(network)
+        # The kernel gives its number to another one.
+        self.networks.discard(network)
         job.seconds = time.monotonic() - job.started
         job.load = load()
         with self.lock:
@@ -331,6 +335,15 @@ def idle_prefix() -> list[str]:
     if shutil.which("chrt") and subprocess.run(["chrt", "--idle", "0", "true"], capture_output=True).returncode == 0:
         return ["chrt", "--idle", "0", "nice", "-n", "19"]
     return ["nice", "-n", "19"]
+
+
+def lower_group(pid: int) -> None:
+    """Gives a session the least share of the processors. Where the kernel groups processes by session (autogroup), the
+    priority of a process counts within its session only."""
+    try:
+        pathlib.Path(f"/proc/{pid}/autogroup").write_text("19")
+    except OSError:
+        pass  # The kernel does not group, or the process has ended.
 
 
 def end(process: subprocess.Popen) -> None:
