@@ -290,7 +290,7 @@ class Runner:
             processes = list(self.processes.values())
         for process in processes:
             end(process)
-        for network in self.networks:
+        for network in list(self.networks):
             end_all_in(network)
 
 
