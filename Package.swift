@@ -222,7 +222,7 @@ let package = Package(
             "Services", "ApusCalls",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions",
-                "ApusClientAPI", protobuf, lifecycle, coreMetrics, log,
+                "ApusClientAPI", protobuf, crypto, lifecycle, coreMetrics, log,
             ]),
         layer(
             "Services", "ApusAnswering",
@@ -281,7 +281,7 @@ let package = Package(
             "Node", "ApusRelayNode",
             [
                 "ApusCore", "ApusConfiguration", "ApusContract", "ApusListener", "ApusTraversal", "ApusRelay",
-                "ApusRelayService", "ApusHTTP", nioCore, nioPosix, lifecycle, unixSignals, crypto, log,
+                "ApusRelayService", "ApusClientAPI", "ApusHTTP", nioCore, nioPosix, lifecycle, unixSignals, crypto, log,
             ]),
         layer(
             "Node", "ApusNode",
@@ -379,12 +379,12 @@ let package = Package(
         test(
             "ApusClientAPITests",
             [
-                "ApusCore", "ApusTracing", "ApusThreads", "ApusContract", "ApusCluster", "ApusSessions",
+                "ApusCore", "ApusTracing", "ApusThreads", "ApusWire", "ApusContract", "ApusCluster", "ApusSessions",
                 "ApusClientAPI",
                 tracing, nioCore, nioPosix, protobuf, log,
             ]),
         test("ApusCommandsTests", ["ApusCore", "ApusCommands", protobuf]),
-        test("ApusCallsTests", ["ApusCore", "ApusCluster", "ApusCalls", "ApusTestKit", protobuf], for: .speed),
+        test("ApusCallsTests", ["ApusCore", "ApusStorage", "ApusCluster", "ApusCalls", "ApusTestKit", protobuf], for: .speed),
         test(
             "ApusFirmwareTests",
             [
@@ -430,7 +430,7 @@ let package = Package(
                 "ApusCore", "ApusConfiguration", "ApusListener", "ApusWire", "ApusTransport", "ApusStorage",
                 "ApusCluster", "ApusGateway",
                 "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode",
-                "ApusNode", "ApusTestKit", crypto, log, protobuf,
+                "ApusNode", "ApusEvents", "ApusTestKit", crypto, log, protobuf,
             ]),
         test("ApusLocalTests", ["ApusCore", "ApusLocal", "ApusTransport"]),
         test(

@@ -84,4 +84,24 @@ struct PushTests {
             }
         }
     }
+
+    @Test("A cancel says which call is over, to the same app and in the same form")
+    func cancels() throws {
+        var content = Self.content
+        content.event = .cancel
+        for provider in ["webhook", "apns", "fcm"] {
+            let (ring, cancel) = (try message(provider), try message(provider, content))
+            #expect(cancel["type"] as? String == "call.cancel" && ring["type"] as? String == "call.ring")
+            for member in ["call", "access", "token", "account"] {
+                #expect(cancel[member] as? String == ring[member] as? String)
+            }
+            var body = try #require(cancel["body"] as? [String: Any])
+            if let inner = body["message"] as? [String: Any] {
+                body = try #require(inner["data"] as? [String: Any])
+            }
+            let param = try param(body)
+            #expect(param["callEvent"] as? String == "cancel" && param["eventName"] as? String == "cancel")
+            #expect(param["sessionId"] as? String == Self.content.call)
+        }
+    }
 }

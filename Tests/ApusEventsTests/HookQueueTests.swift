@@ -26,6 +26,11 @@ struct HookQueueTests {
 
         func begins(at now: Int64) -> Bool { state.begins(at: now, for: 12_000) }
         func ended(_ report: HookDelivered, at now: Int64) { state.ended(report, at: now) }
+        func refuses(_ share: UInt32, max count: Int = 1000) -> Bool {
+            let bounds = HookBounds(countMax: 100, byteCountMax: 1 << 20, failedMax: count)
+            return state.refuses(.with { $0.share = share }, within: bounds)
+        }
+        func cleared(_ message: HookCleared) { state.cleared(message) }
         func found(at now: Int64) { state.found("acme", "alarms", at: now) }
     }
 
@@ -62,6 +67,75 @@ struct HookQueueTests {
         #expect(queue.begins(at: now))
         queue.ended(.with { $0.delivered = 1 }, at: now)
         #expect(queue.state.failures == 0 && queue.state.failure.isEmpty)
+    }
+
+    /// An endpoint that refuses some of the events of a queue, all of which wait at first. Events are numbers.
+    private func deliver(
+        _ count: Int, refusing isRefused: (Int) -> Bool
+    ) -> (taken: [Int], aside: [Int], requests: Int, waitedMs: Int64, queue: TestedQueue) {
+        let (queue, start) = (TestedQueue(), Int64(1000))
+        for _ in 0..<count { _ = queue.written(at: start) }
+        var (rest, taken, aside, requests, now) = (Array(0..<count), [Int](), [Int](), 0, start)
+        while let due = queue.state.dueMs, requests < 10_000 {
+            now = max(now, due)
+            guard queue.begins(at: now) else { break }
+            requests += 1
+            let size = queue.state.batch == 0 ? 32 : Int(queue.state.batch)
+            let batch = Array(rest.prefix(size))
+            guard batch.contains(where: isRefused) else {
+                taken += batch
+                rest.removeFirst(batch.count)
+                queue.ended(.with { ($0.delivered, $0.more) = (UInt64(batch.count), batch.count == size) }, at: now)
+                continue
+            }
+            if batch.count == 1 {
+                #expect(queue.refuses(1))
+                aside += batch
+                rest.removeFirst()
+            }
+            queue.ended(.with { ($0.refused, $0.failure) = (UInt32(batch.count), "400") }, at: now)
+        }
+        return (taken, aside, requests, now - start, queue)
+    }
+
+    @Test(
+        "An event that the endpoint refuses is put aside, and the others go on in order at once",
+        arguments: [[0], [31], [32], [99], [5, 6], [3, 40, 41, 90], Array(0..<8), []])
+    func refused(poison: [Int]) {
+        let result = deliver(100) { poison.contains($0) }
+        #expect(result.taken == (0..<100).filter { !poison.contains($0) })
+        #expect(result.aside == poison)
+        #expect(result.waitedMs == 0, "nothing waits for an event that is refused")
+        // Halving finds one of 32 in six requests, and requests of twice the size each follow.
+        #expect(result.requests <= 4 + 12 * poison.count, "\(result.requests)")
+        let state = result.queue.state
+        #expect(state.waiting == 0 && state.failed == UInt64(poison.count) && state.dueMs == nil)
+        #expect(state.failure.isEmpty && state.batch == 0 && state.suspects == 0)
+    }
+
+    @Test("An endpoint that refuses every event is asked more and more rarely, and takes all again when it is mended")
+    func broken() {
+        let result = deliver(40) { _ in true }
+        #expect(result.aside.count == 40 && result.taken.isEmpty)
+        // Eight at once, and then after 0.5, 1, 2 … 60 seconds.
+        #expect(result.waitedMs > 20 * 60_000, "\(result.waitedMs)")
+        let mended = deliver(100) { $0 < 10 }
+        #expect(mended.taken == Array(10..<100) && mended.waitedMs == 1500)
+        #expect(mended.queue.state.refusals == 0 && mended.queue.state.batch == 0)
+    }
+
+    @Test("Refused events have a bound, and an account's do not keep those of others out")
+    func refusedBound() {
+        let queue = TestedQueue()
+        let count = (0..<100).count { _ in queue.refuses(1, max: 16) }
+        #expect(count == 8, "one account has half of what is free")
+        #expect(queue.refuses(2, max: 16) && queue.state.dropped == 92)
+        while queue.state.failed < 16 { _ = queue.refuses(UInt32(queue.state.failed), max: 16) }
+        #expect(!queue.refuses(0, max: 16) && queue.state.failed == 16)
+        queue.cleared(.with { $0.shares = [.with { ($0.number, $0.events) = (1, 8) }] })
+        #expect(queue.state.failed == 8 && queue.refuses(1, max: 16))
+        queue.cleared(.with { $0.all = true })
+        #expect(queue.state.failed == 0 && queue.state.failedShares.isEmpty)
     }
 
     @Test("A new event does not shorten the wait after a failure")

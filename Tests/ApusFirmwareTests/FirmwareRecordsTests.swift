@@ -217,14 +217,17 @@ struct FirmwareRecordsTests {
         let number = try await release("1.5.0").image
         try await records.rollOut(
             Self.version("1.5.0"), FirmwareRule(state: .active), ifRevision: 0, "bell", of: "acme", bounds)
+        let offered = try await release("1.5.0")
         for index in 0..<200 {
+            let device = DeviceID(unchecked: "cam-\(index)")
+            try await records.offered(offered, to: device)
             _ = try await records.report(
-                index % 2 == 0, reason: "", by: DeviceID(unchecked: "cam-\(index)"), Self.version("1.5.0"), "bell",
-                of: "acme")
+                index % 2 == 0, reason: "", by: device, Self.version("1.5.0"), "bell", of: "acme")
         }
         #expect(try await records.count(of: number) == FirmwareCount(installed: 100, failed: 100))
         try await records.delete(Self.version("1.5.0"), "bell", of: "acme", bounds)
         await fails(.targetUnknown) { try await upload("1.5.0") }
+        await fails(.targetUnknown) { try await records.offered(offered, to: DeviceID(unchecked: "late")) }
         await fails(.targetUnknown) {
             _ = try await records.report(
                 true, reason: "", by: DeviceID(unchecked: "late"), Self.version("1.5.0"), "bell", of: "acme")
@@ -235,6 +238,7 @@ struct FirmwareRecordsTests {
         for index in 0..<4 { #expect(try await records.chunk(number, UInt64(index)) == nil) }
         #expect(try await records.image(number) == nil)
         #expect(try await records.count(of: number) == FirmwareCount())
+        #expect(try await records.offerCount(of: number) == 0)
         let next = try await release("1.5.0")
         #expect(next.image != number && !next.sealed)
         #expect(try await records.totals(of: "acme").images == 1)
@@ -257,6 +261,8 @@ struct FirmwareRecordsTests {
         for _ in 0..<60 {
             reports["cam-\(Int.random(in: 0..<12, using: &random))", default: []].append(Bool.random(using: &random))
         }
+        let offered = try await release("1.5.0")
+        for device in reports.keys { try await records.offered(offered, to: DeviceID(unchecked: device)) }
         // Reports of a device are in order, and those of several devices at once.
         try await withThrowingTaskGroup(of: Void.self) { group in
             for (device, outcomes) in reports {
@@ -298,12 +304,43 @@ struct FirmwareRecordsTests {
         try await records.rollOut(version, rule, ifRevision: 0, "bell", of: "acme", bounds)
         var stops: [Bool] = []
         for (index, failed) in [false, true, true, true, true].enumerated() {
-            _ = try await records.report(
-                failed, reason: "no space", by: DeviceID(unchecked: "cam-\(index)"), version, "bell", of: "acme")
+            let device = DeviceID(unchecked: "cam-\(index)")
+            try await records.offered(try await release("1.5.0"), to: device)
+            _ = try await records.report(failed, reason: "no space", by: device, version, "bell", of: "acme")
             stops.append(try await records.stopIfFailing(version, "bell", of: "acme", bounds))
         }
         #expect(stops == [false, false, true, false, false])
         #expect(try await release("1.5.0").state == .stopped)
+    }
+
+    @Test("A device that was not offered the version since its activation is not counted, and stops nothing (IV-E1)")
+    func onlyOffers() async throws {
+        try await create("1.5.0", url: "https://cdn.example.org/1.5.0")
+        let version = try Self.version("1.5.0")
+        let rule = FirmwareRule(state: .active, percentage: 1, stopFailures: 1)
+        try await records.rollOut(version, rule, ifRevision: 0, "bell", of: "acme", bounds)
+        let (thief, chosen) = (DeviceID(unchecked: "thief"), DeviceID(unchecked: "chosen"))
+        func report(_ failed: Bool, _ device: DeviceID) async throws {
+            _ = try await records.report(failed, reason: "", by: device, version, "bell", of: "acme")
+        }
+        for failed in [true, false] { await fails(.targetUnknown) { try await report(failed, thief) } }
+        #expect(try await !records.stopIfFailing(version, "bell", of: "acme", bounds))
+        let first = try await release("1.5.0")
+        #expect(try await records.count(of: first.image) == FirmwareCount())
+        let page = try await records.outcomes(of: version, "bell", of: "acme", isFailed: false, after: nil, limit: 8)
+        #expect(page.outcomes.isEmpty)
+
+        try await records.offered(first, to: chosen)
+        // While it is paused, those that were offered it go on.
+        let pause = FirmwareRule(state: .paused, percentage: 1, stopFailures: 1)
+        try await records.rollOut(version, pause, ifRevision: 0, "bell", of: "acme", bounds)
+        try await report(true, chosen)
+        try await records.rollOut(version, rule, ifRevision: 0, "bell", of: "acme", bounds)
+        #expect(try await records.stopIfFailing(version, "bell", of: "acme", bounds))
+        // Activated again, it has offered nothing yet.
+        try await records.rollOut(version, rule, ifRevision: 0, "bell", of: "acme", bounds)
+        await fails(.targetUnknown) { try await report(true, chosen) }
+        #expect(try await release("1.5.0").state == .active)
     }
 
     @Test("A version that is active again is stopped by as many failures, of the same devices or others (IV-E1)")
@@ -312,6 +349,7 @@ struct FirmwareRecordsTests {
         let version = try Self.version("1.5.0")
         let rule = FirmwareRule(state: .active, stopFailures: 2)
         func report(_ failed: Bool, _ device: Int) async throws -> Bool {
+            try await records.offered(try await release("1.5.0"), to: DeviceID(unchecked: "cam-\(device)"))
             let isCounted = try await records.report(
                 failed, reason: "\(device)", by: DeviceID(unchecked: "cam-\(device)"), version, "bell", of: "acme")
             #expect(isCounted, "the outcome of cam-\(device) is one of this activation")

@@ -2,6 +2,7 @@ import ApusCore
 import ApusHTTPClient
 import ApusTestKit
 import NIOCore
+import Synchronization
 import Testing
 
 @Suite("Requests to other servers", .timeLimit(.minutes(1)))
@@ -117,6 +118,40 @@ struct HTTPClientTests {
         }
         #expect(server.requests.count == 20)
         try await server.stop()
+    }
+
+    @Test("A host that leads to an address that is not allowed is not connected to, whatever its name")
+    func guarded() async throws {
+        let server = try await ScriptedServer.start { _, _ in .bytes(httpAnswer("")) }
+        let asked = Mutex<[[UInt8]]>([])
+        let client = try makeClient { settings in
+            settings.mayConnect = { address in
+                asked.withLock { $0.append(address) }
+                return address != [127, 0, 0, 1] && address.count == 4
+            }
+        }
+        for host in ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "[::1]"] {
+            let url = "http://\(host):\(server.port)/"
+            #expect(await code { _ = try await client.send(request(url)) } == .notAllowed, "\(host)")
+        }
+        #expect(server.requests.isEmpty)
+        #expect(asked.withLock { $0.contains([127, 0, 0, 1]) })
+        // Another address of this machine is allowed; the server does not listen there.
+        let code = await code { _ = try await client.send(request("http://127.0.0.2:\(server.port)/")) }
+        #expect(code == .connectFailed)
+        try await server.stop()
+    }
+
+    @Test("A connection that does not come about ends before the request's time does")
+    func connectTime() async throws {
+        let silent = try await ScriptedServer.start { _, _ in .nothing }
+        let client = try makeClient { _ in }
+        var slow = request("https://127.0.0.1:\(silent.port)/")
+        (slow.timeout, slow.connectTimeout) = (.seconds(20), .milliseconds(200))
+        let (probe, begin) = (slow, MonotonicTime.now())
+        #expect(await code { _ = try await client.send(probe) } == .connectFailed)
+        #expect(MonotonicTime.now() - begin < .seconds(5))
+        try await silent.stop()
     }
 
     @Test("Without a server, or without TLS where it is wanted, there is no connection")

@@ -67,4 +67,45 @@ extension HTTPListenerTests {
             for other in others + [channel] { try? await other.close() }
         }
     }
+
+    @Test(
+        "Requests that wait, of one account and of many, keep out neither others, nor operators, nor slow connections")
+    func waitingRequests() async throws {
+        let node = Node(requestsPerSecondEach: 1000)
+        try await withListener(node, change: { $0.connectionsMax = 64 }) { address in
+            // As many as there are connections. Those beyond the account's share are refused at once.
+            var opened: [(channel: any Channel, received: Received)] = []
+            for _ in 0..<60 {
+                let (channel, received) = try await Received.connect(address)
+                try await channel.writeAndFlush(Self.request("slow")).get()
+                opened.append((channel, received))
+            }
+            let loud = opened
+            try await Self.until {
+                node.waiting.withLock { $0 } + loud.count { $0.received.contains("HTTP/1.1 429") } == 60
+            }
+            #expect(node.waiting.withLock { $0 } == 42, "eight ninths of three quarters of the connections")
+            // Sixty connections a second without a request, while the requests of others take a while to arrive.
+            let bare = Mutex<[any Channel]>([])
+            let flood = Task {
+                while (try? await Task.sleep(for: .milliseconds(16))) != nil {
+                    if let (channel, _) = try? await Received.connect(address) { bare.withLock { $0.append(channel) } }
+                }
+            }
+            defer { flood.cancel() }
+            let health = ByteBuffer(string: "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+            for request in [Self.request("good"), Self.request("operator"), health, Self.request("good"), health] {
+                let (channel, received) = try await Received.connect(address)
+                try await Task.sleep(for: .milliseconds(100))
+                try await channel.writeAndFlush(request).get()
+                try await Self.until { Self.answerCount(received) == 1 || !channel.isActive }
+                #expect(Self.answerCount(received) == 1, "\(String(buffer: request)): \(received.text)")
+                try? await channel.close()
+            }
+            #expect(node.cancelled.withLock { $0 } == 0, "a request that is carried out was given up")
+            flood.cancel()
+            await flood.value
+            for channel in loud.map(\.channel) + bare.withLock(\.self) { try? await channel.close() }
+        }
+    }
 }

@@ -47,7 +47,7 @@ struct HTTPListenerTests {
                 metrics: { "# TYPE a_total counter\na_total 1\n" },
                 authorizeAdmin: { token throws(ApusError) in
                     switch token {
-                    case "good": return
+                    case "good": return AuditActor(access: "good", account: "local", role: "admin")
                     case "old": throw ApusError(.tokenExpired)
                     case "app": throw ApusError(.notAllowed)
                     default: throw ApusError(.tokenInvalid)

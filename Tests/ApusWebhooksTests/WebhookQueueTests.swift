@@ -81,13 +81,13 @@ struct WebhookQueueTests {
     func cancelled() throws {
         var machine = machine()
         _ = try machine.add(message("a"), at: start)
-        #expect(machine.cancel("a") == [])
+        #expect(try machine.cancel("a", at: start) == [])
         #expect(machine.answered("a", .unavailable, at: start) == [.ended(message("a"), .cancelled)])
         #expect(machine.count == 0)
         _ = try machine.add(message("b"), at: start)
         _ = machine.answered("b", .unavailable, at: start)
-        #expect(machine.cancel("b") == [.ended(message("b"), .cancelled)])
-        #expect(machine.cancel("b") == [])
+        #expect(try machine.cancel("b", at: start) == [.ended(message("b"), .cancelled)])
+        #expect(try machine.cancel("b", at: start) == [])
     }
 
     @Test("A full queue refuses a further message (10007), and takes it when there is room")
@@ -97,5 +97,35 @@ struct WebhookQueueTests {
         #expect(throws: ApusError(.overloaded)) { try machine.add(message("c"), at: start) }
         _ = machine.answered("a", .accepted, at: start)
         #expect(try machine.add(message("c"), at: start) == [.send(message("c"))])
+    }
+
+    @Test("A cancelled message is followed by another one if the receiver may have it, and after its attempt")
+    func followed() throws {
+        let (ring, cancel) = (message("a"), message("a.cancel", of: "a"))
+        // Taken before, also by another node's hand.
+        var machine = machine()
+        #expect(try machine.cancel("a", then: cancel, at: start) == [.send(cancel)])
+        // On its way: the answer decides.
+        let answers: [(WebhookQueueStateMachine.Answer, [Action])] = [
+            (.accepted, [.ended(ring, .accepted), .send(cancel)]),
+            (.unavailable, [.ended(ring, .cancelled), .send(cancel)]), (.refused, [.ended(ring, .refused)]),
+        ]
+        for (answer, actions) in answers {
+            machine = self.machine()
+            _ = try machine.add(ring, at: start)
+            #expect(try machine.cancel("a", then: cancel, at: start) == [])
+            #expect(machine.answered("a", answer, at: start) == actions)
+        }
+        // Between two attempts: the answer to the first may have been lost.
+        machine = self.machine()
+        _ = try machine.add(ring, at: start)
+        _ = machine.answered("a", .unavailable, at: start)
+        #expect(try machine.cancel("a", then: cancel, at: start) == [.ended(ring, .cancelled), .send(cancel)])
+        // Never sent: the app knows nothing of it.
+        machine = self.machine { $0.sendingMax = 1 }
+        _ = try machine.add(message("other"), at: start)
+        _ = try machine.add(ring, at: start)
+        #expect(try machine.cancel("a", then: cancel, at: start) == [.ended(ring, .cancelled)])
+        #expect(machine.count == 1)
     }
 }

@@ -246,8 +246,13 @@ struct FirmwareTests {
             }
         }
         #expect(try await offered(1).isEmpty)
-        try acme.rollOut("1.5.0", #""percentage":0"#)
+        try acme.rollOut("1.5.0", #""percentage":0,"stopFailures":1"#)
         for index in 1...3 { #expect(try await offered(index).isEmpty) }
+        // A device that was offered nothing stops no roll-out.
+        let report = ClientReportFirmwareRequest.with { ($0.version, $0.outcome) = ("1.5.0", .failed) }
+        let first = devices[0]
+        await fails(.targetUnknown) { () throws(ApusError) in _ = try await first.ask(report) }
+        #expect(try acme.ask("GET", acme.path("1.5.0"))["state"] as? String == "ROLL_OUT_STATE_ACTIVE")
         try acme.rollOut("1.5.0", #""percentage":100,"stopFailures":2,"stopFailurePercent":50"#)
         for index in 1...3 { #expect(try await offered(index) == "1.5.0") }
 

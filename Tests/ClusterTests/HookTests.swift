@@ -167,6 +167,58 @@ struct HookTests {
         try await receiver.stop()
     }
 
+    @Test("An event that the endpoint refuses is put aside, and no other one waits for it (IV-D10)")
+    func refused() async throws {
+        let isMended = Mutex(false)
+        let receiver = try await HTTPReceiver.start { request, _ in
+            request.body.contains("poison") && !isMended.withLock(\.self) ? 400 : 200
+        }
+        let place = try Place(basePort: 32_690)
+        defer { place.close() }
+        let (api, path) = (place.api, "/v1/customers/acme/hooks/alarms")
+        try api.ask(
+            "POST", path, place.key, #"{"url":"http://127.0.0.1:\#(receiver.port)/","events":["alarm"]}"#)
+        try await Task.sleep(for: .seconds(2.1))
+        for name in ["a1", "poison-1", "a2", "poison-2", "a3"] {
+            try await eventually { () throws(ApusError) in try await place.device.reportEvent(name) }
+        }
+        func taken() -> [String] {
+            let requests = receiver.requests.filter { isMended.withLock(\.self) || !$0.body.contains("poison") }
+            return Self.events(requests).compactMap { $0["name"] as? String }
+        }
+        func hook() throws -> [String: Any] {
+            let list = try api.ask("GET", "/v1/customers/acme/hooks", place.key, node: 2)
+            return (list["hooks"] as? [[String: Any]])?.first ?? [:]
+        }
+        func failed() throws -> [[String: Any]] {
+            try api.ask("GET", "\(path)/failed", place.key, node: 3)["events"] as? [[String: Any]] ?? []
+        }
+        try await eventually("the others have arrived, and two are aside") {
+            let hook = try hook()
+            return taken() == ["a1", "a2", "a3"] && "\(hook["failed"] ?? "")" == "2" && hook["waiting"] == nil
+        }
+        let events = try failed()
+        #expect(events.map { $0["name"] as? String } == ["poison-1", "poison-2"])
+        #expect(events.allSatisfy { "\($0["reason"] ?? "")".contains("400") && $0["device"] as? String == "cam" })
+        let ids = events.compactMap { $0["id"] as? String }
+        // Refused again, it is aside again; and what is dropped is gone.
+        try api.ask("POST", "\(path)/failed/retry", place.key, "{}")
+        try await eventually("they are aside again") { try failed().compactMap { $0["id"] as? String } == ids }
+        try api.ask("POST", "\(path)/failed/drop", place.key, #"{"ids":["\#(ids[0])"]}"#, node: 2)
+        try api.fails(.targetUnknown, "POST", "\(path)/failed/drop", place.key, #"{"ids":["\#(ids[0])"]}"#)
+        try api.fails(.badParameter, "POST", "\(path)/failed/drop", place.key, #"{"ids":["x"]}"#)
+        isMended.withLock { $0 = true }
+        let listed = try place.cluster.run("hooks", "--customer", "acme", "failed", "list", "alarms")
+        #expect(listed.output.contains("poison-2") && !listed.output.contains("poison-1"), "\(listed.all)")
+        let retried = try place.cluster.run("hooks", "--customer", "acme", "failed", "retry", "alarms", ids[1])
+        #expect(retried.status == 0 && retried.output.contains("1"), "\(retried.all)")
+        try await eventually("the one that was not dropped arrives") {
+            let hook = try hook()
+            return Self.events(receiver.requests).last?["id"] as? String == ids[1] && hook["failed"] == nil
+        }
+        try await receiver.stop()
+    }
+
     @Test("Events outlive the death of all nodes without another one, and a withdrawn host receives none (IV-D10)")
     func allNodesDie() async throws {
         let isAway = Mutex(true)
@@ -287,6 +339,20 @@ struct HookTests {
             await fails(.passToServerFailed) { () throws(ApusError) in
                 _ = try await place.app.sendData(Data(), toServer: url)
             }
+        }
+        // What cannot be reached is told at once, and not as a time-out.
+        for (name, url) in [
+            ("closed", "http://127.0.0.1:1/"), ("untrusted", "https://127.0.0.1:\(receiver.port)/"),
+        ] {
+            try api.ask("POST", "/v1/customers/acme/hooks/\(name)", place.key, #"{"url":"\#(url)","messages":true}"#)
+            let began = ContinuousClock.now
+            try await eventually("\(name) is not reached") {
+                do throws(ApusError) {
+                    _ = try await place.app.sendData(Data(), toServer: name)
+                    return false
+                } catch { return error.code == .passToServerFailed }
+            }
+            #expect(ContinuousClock.now - began < .seconds(7), "\(name)")
         }
         for url in ["", "/echo", "http://127.0.0.1", "echo?x=1"] {
             await fails(.badParameter) { () throws(ApusError) in

@@ -130,6 +130,7 @@ private let responder = HTTPRoutes(
         health: { NodeHealth(healthy: true, state: "up") }, status: { status }, metrics: { "a_metric 1\n" },
         authorizeAdmin: { token throws(ApusError) in
             guard token == adminToken else { throw ApusError(token == clientToken ? .notAllowed : .tokenInvalid) }
+            return AuditActor(access: "admin", account: "local", role: "admin")
         }, drain: { () throws(ApusError) in seen.drains() }, clients: clients),
     configuration: configuration, logger: log, limited: LogLimiter(log)
 ).answers()

@@ -31,6 +31,18 @@ struct NumberTests {
                 + numbers(after: "static let method: UInt16 = ", in: SourceTree.numbered), atLeast: 15)
     }
 
+    @Test("The list of the contract's requests has each of them, so the authorization matrix has too")
+    func requests() throws {
+        let contract = SourceTree.sources.filter { $0.path.contains("ApusContract/API/") }
+        let list = try #require(contract.first { $0.path.hasSuffix("ClientRequests+All.swift") })
+        let listed = list.text.matches(of: /\n +(\w+)\.info,/).map { String($0.1) }
+        let declared = contract.flatMap { file in
+            file.text.matches(of: /extension (\w+): ClientRequestMessage/).map { String($0.1) }
+        }
+        #expect(declared.count >= 90, "requests are declared in another way now")
+        #expect(declared.sorted() == listed.sorted())
+    }
+
     @Test("Every kind of entity has a number of its own")
     func kinds() {
         let files = SourceTree.numbered.filter { $0.text.contains("EntityKind") }

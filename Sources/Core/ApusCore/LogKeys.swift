@@ -36,6 +36,8 @@ public enum LogKey {
     public static let leftOut = "apus.left_out"
     public static let limit = "apus.limit"
     public static let process = "apus.process"
+    public static let role = "apus.role"
+    public static let target = "apus.target"
 }
 
 extension Logger {

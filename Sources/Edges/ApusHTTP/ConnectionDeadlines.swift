@@ -1,4 +1,5 @@
 import ApusCore
+import ApusTraversal
 import CoreMetrics
 import NIOCore
 import Synchronization
@@ -8,8 +9,8 @@ import Synchronization
 ///
 /// A connection waits for its client from its last write on, until a complete request has come. If that takes
 /// ``timeout``, it is closed: its client has not completed a request in that time, or is idle. If nearly all places are
-/// taken, the connection that has waited longest is closed at once. Clients without a request therefore cannot keep
-/// `/healthz` from an operator.
+/// taken, the connection that has waited longest is closed at once: one of the machine, or network, that has most
+/// connections that wait. Clients without a request therefore cannot keep `/healthz` from an operator.
 ///
 /// While a complete request is carried out, the connection waits for this node. It is then closed only after
 /// ``runningTimeout``, and never for another.
@@ -18,6 +19,7 @@ import Synchronization
 final class ConnectionDeadlines: Sendable {
     private struct Entry {
         var channel: any Channel
+        var source: ConnectionSource
         var since: MonotonicTime
         /// A complete request is carried out.
         var isRunning = false
@@ -49,19 +51,25 @@ final class ConnectionDeadlines: Sendable {
     fileprivate func add(_ channel: any Channel) {
         let oldest = entries.withLock { entries -> (any Channel)? in
             var oldest: (any Channel)?
-            if entries.count >= countMax,
-                let entry = entries.lazy.filter({ !$0.value.isRunning })
-                    .min(by: { $0.value.since < $1.value.since })
-            {
-                entries.removeValue(forKey: entry.key)
-                oldest = entry.value.channel
+            if entries.count >= countMax, let key = Self.leastUseful(of: entries) {
+                oldest = entries.removeValue(forKey: key)?.channel
             }
-            entries[ObjectIdentifier(channel)] = Entry(channel: channel, since: .now())
+            entries[ObjectIdentifier(channel)] = Entry(
+                channel: channel, source: ConnectionSource(channel.remoteAddress), since: .now())
             return oldest
         }
         guard let oldest else { return }
         displaced.increment()
         oldest.close(promise: nil)
+    }
+
+    /// Of the source that has most connections that wait for their client, the one that has waited longest; nil if all
+    /// wait for this node.
+    private static func leastUseful(of entries: [ObjectIdentifier: Entry]) -> ObjectIdentifier? {
+        let waiting = entries.filter { !$0.value.isRunning }
+        let counts = waiting.values.reduce(into: [ConnectionSource: Int]()) { $0[$1.source, default: 0] += 1 }
+        let most = counts.values.max() ?? 0
+        return waiting.filter { counts[$0.value.source] == most }.min { $0.value.since < $1.value.since }?.key
     }
 
     fileprivate func touch(_ channel: any Channel, isRunning: Bool) {
@@ -78,6 +86,19 @@ final class ConnectionDeadlines: Sendable {
     fileprivate func closeLate(_ channel: any Channel) {
         late.increment()
         channel.close(promise: nil)
+    }
+}
+
+/// Where a connection comes from: an IPv4 address, or the /64 network of an IPv6 address, since one machine has all of
+/// its addresses.
+struct ConnectionSource: Hashable, Sendable {
+    private let network: UInt64
+    private let family: TransportAddress.Family?
+
+    init(_ address: SocketAddress?) {
+        let address = address?.ipAddress.flatMap { TransportAddress($0, port: 0) }
+        family = address?.family
+        network = address.map { $0.family == .v4 ? $0.low : $0.high } ?? 0
     }
 }
 

@@ -1,3 +1,4 @@
+package import ApusClientAPI
 package import ApusContract
 package import ApusCore
 package import ApusTraversal
@@ -47,8 +48,8 @@ package struct HTTPSources: Sendable {
     package var status: @Sendable () async -> NodeStatus
     /// All metrics in Prometheus' text format.
     package var metrics: @Sendable () -> String
-    /// Checks that a bearer token permits administration. Throws 12001, 12002 or 12004.
-    package var authorizeAdmin: @Sendable (_ token: String) async throws(ApusError) -> Void
+    /// Checks that a bearer token permits administration, and says whose it is. Throws 12001, 12002 or 12004.
+    package var authorizeAdmin: @Sendable (_ token: String) async throws(ApusError) -> AuditActor
     /// Drains the node. Returns when the hand-over has begun.
     package var drain: @Sendable () async throws(ApusError) -> Void
     /// The requests of clients over REST and WebSocket; nil for a standalone relay, which has no clients.
@@ -64,7 +65,7 @@ package struct HTTPSources: Sendable {
         health: @escaping @Sendable () async -> NodeHealth,
         status: @escaping @Sendable () async -> NodeStatus,
         metrics: @escaping @Sendable () -> String,
-        authorizeAdmin: @escaping @Sendable (_ token: String) async throws(ApusError) -> Void,
+        authorizeAdmin: @escaping @Sendable (_ token: String) async throws(ApusError) -> AuditActor,
         drain: @escaping @Sendable () async throws(ApusError) -> Void, clients: HTTPClients? = nil
     ) {
         self.health = health

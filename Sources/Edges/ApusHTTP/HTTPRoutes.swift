@@ -98,7 +98,9 @@ package struct HTTPRoutes: Sendable {
             router.get("v1/asyncapi.json") { _, _ in Self.document(asynchronous.value) }
         }
         let admin = router.group("v1/admin").add(
-            middleware: AdminGuard(authorize: sources.authorizeAdmin, limited: limited))
+            middleware: AdminGuard(
+                authorize: sources.authorizeAdmin, audit: sources.clients?.services.audit ?? AuditLog(logger),
+                limited: limited))
         RelayRoutes(sources: sources).add(to: admin)
         admin.post("drain") { _, _ in
             do throws(ApusError) {
@@ -136,24 +138,34 @@ struct Accepted: Encodable, Sendable {
     var state: String
 }
 
-/// Admits only bearers of a token with role `admin` (12001, 12002: 401; 12004: 403).
+/// Admits only bearers of a token with role `admin` (12001, 12002: 401; 12004: 403), and writes what they change to the
+/// audit log.
 struct AdminGuard: RouterMiddleware {
     typealias Context = HTTPContext
-    let authorize: @Sendable (String) async throws(ApusError) -> Void
+    let authorize: @Sendable (String) async throws(ApusError) -> AuditActor
+    let audit: AuditLog
     let limited: LogLimiter
 
     func handle(
         _ request: Request, context: Context, next: @concurrent (Request, Context) async throws -> Response
     ) async throws -> Response {
+        let actor: AuditActor
         do throws(ApusError) {
             guard let token = BearerToken.of(request.headers) else {
                 throw ApusError(.tokenInvalid, "a bearer token with role admin is required")
             }
-            try await authorize(token)
+            actor = try await authorize(token)
         } catch {
             limited.log(.warning, "An administration request was refused", metadata: Logger.facts(of: error))
             return Problem(error, error.code == .notAllowed ? .forbidden : .unauthorized).response
         }
-        return try await next(request, context)
+        let response = try await next(request, context)
+        if request.method != .get, request.method != .head {
+            let isDone = (200..<300).contains(response.status.code)
+            audit.note(
+                "\(request.method.rawValue) \(request.uri.path)", target: String(request.uri.query ?? ""), by: actor,
+                isDone ? nil : ApusError(.unavailable, "HTTP \(response.status.code)"))
+        }
+        return response
     }
 }

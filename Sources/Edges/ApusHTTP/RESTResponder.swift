@@ -22,6 +22,7 @@ struct RESTResponder: Sendable {
     private let clients: HTTPClients
     private let configuration: HTTPConfiguration
     private let metrics: RequestMetrics
+    private let running: RunningRequests
     private let schemas: ProtoSchemas
     /// By the number of path segments.
     private let routes: [Int: [Route]]
@@ -30,6 +31,7 @@ struct RESTResponder: Sendable {
 
     init(_ clients: HTTPClients, configuration: HTTPConfiguration, metrics: RequestMetrics) {
         (self.clients, self.configuration, self.metrics) = (clients, configuration, metrics)
+        running = RunningRequests(connectionsMax: configuration.connectionsMax)
         schemas = ProtoSchemas(clients.services.api.schemas)
         var routes: [Int: [Route]] = [:]
         for operation in clients.services.api.operations {
@@ -99,6 +101,8 @@ struct RESTResponder: Sendable {
             request: try IdempotencyKey(request.headers)?.request(of: session, route.operation.info, target: target),
             trace: services.tracer == nil ? nil : Self.trace(request), topics: services.api.topics)
         guard let departure = context.departure else { throw ApusError(.cancelled) }
+        try running.take(session)
+        defer { running.giveBack(session) }
         return await departure.cancelling { await services.carryOut(route.operation, work, call) }
     }
 

@@ -33,7 +33,10 @@ package final class SpoolDirectory: Sendable {
     }
 
     /// Removes a message that was not taken yet.
-    package func remove(_ id: String) { try? FileManager.default.removeItem(atPath: "\(path)/\(id).json") }
+    ///
+    /// - Returns: false if there is none.
+    @discardableResult
+    package func remove(_ id: String) -> Bool { unlink("\(path)/\(id).json") == 0 }
 
     private func take() -> Bool {
         counted.withLock { counted in

@@ -5,17 +5,25 @@ import ApusHTTPClient
 ///
 /// Isolation: any task. ``shutdown()`` is called once, after the last request.
 package struct WebhookPoster: Sendable {
+    /// The longest time to resolve the host's name, connect and complete TLS. It has half of a request's time at most,
+    /// so that an endpoint that cannot be reached differs from one that does not answer.
+    private static let connectTimeMax = Duration.seconds(5)
+
     private let client: HTTPClient
 
     /// - Parameters:
     ///   - authorityFile: the certificates that `https` is checked against; nil for those of the system.
     ///   - connectionsMax: connections to one host.
+    ///   - mayConnect: as ``HTTPClient/Settings/mayConnect``; nil: to all addresses.
     /// - Throws: 10018 if the system cannot create another thread.
-    package init(authorityFile: String?, connectionsMax: Int, connectTimeout: Duration) throws(ApusError) {
+    package init(
+        authorityFile: String?, connectionsMax: Int, mayConnect: (@Sendable ([UInt8]) -> Bool)? = nil
+    ) throws(ApusError) {
         var settings = HTTPClient.Settings()
         settings.authorityFile = authorityFile
         settings.connectionsPerHostMax = connectionsMax
-        settings.connectTimeout = connectTimeout
+        settings.connectTimeout = Self.connectTimeMax
+        settings.mayConnect = mayConnect
         client = try HTTPClient(settings)
     }
 
@@ -30,7 +38,7 @@ package struct WebhookPoster: Sendable {
     ///   - wallSeconds: the time of the signature, in Unix seconds.
     ///   - answerByteCountMax: the longest answer; nil: the answer is not read.
     /// - Returns: the status, and what was read.
-    /// - Throws: 21002 after the time-out, 10002 if the answer is longer; otherwise what the connection failed with.
+    /// - Throws: 21002 after the time-out, 10002 if the answer is longer; otherwise as ``HTTPClient/send(_:)``.
     package func post(
         _ body: [UInt8], id: String, to url: String, secrets: [[UInt8]], timeout: Duration, wallSeconds: Int64,
         answerByteCountMax: Int? = nil
@@ -43,6 +51,7 @@ package struct WebhookPoster: Sendable {
         }
         request.body = body
         request.timeout = timeout
+        request.connectTimeout = timeout / 2
         if let answerByteCountMax { request.answerByteCountMax = answerByteCountMax }
         do throws(ApusError) {
             return try await client.withAnswer(to: request) {

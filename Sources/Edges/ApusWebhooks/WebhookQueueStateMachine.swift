@@ -58,6 +58,8 @@ package struct WebhookQueueStateMachine: Sendable {
     private struct Entry: Sendable {
         let message: WebhookMessage
         var isCancelled = false
+        /// Sent after this one, unless the receiver refuses it.
+        var next: WebhookMessage?
         var attempts = 0
         var isSending = false
         var readyAt: MonotonicTime
@@ -86,11 +88,23 @@ package struct WebhookQueueStateMachine: Sendable {
     }
 
     /// The message is of no use any more. An attempt that is in progress is the last one.
-    package mutating func cancel(_ id: String) -> [Action] {
-        guard let entry = entries[id] else { return [] }
+    ///
+    /// - Parameter next: sent after it, if the receiver may have the message. One that is not held may have been sent
+    ///   before.
+    /// - Throws: 10007 if the queue is full.
+    package mutating func cancel(
+        _ id: String, then next: WebhookMessage? = nil, at now: MonotonicTime
+    ) throws(ApusError) -> [Action] {
+        guard let entry = entries[id] else {
+            guard let next else { return [] }
+            return try add(next, at: now)
+        }
         entries[id]?.isCancelled = true
+        entries[id]?.next = next
         var actions: [Action] = []
-        if !entry.isSending { end(id, .cancelled, &actions) }
+        guard !entry.isSending else { return [] }
+        end(id, .cancelled, &actions)
+        if entry.attempts > 0, let next { actions += try add(next, at: now) }
         return actions
     }
 
@@ -107,6 +121,10 @@ package struct WebhookQueueStateMachine: Sendable {
             let delay = min(limits.retryDelay * (1 << min(entry.attempts - 1, 16)), limits.retryDelayMax)
             entries[id]?.isSending = false
             entries[id]?.readyAt = now + delay
+        }
+        // It takes the place of the one that has ended.
+        if let next = entry.next, answer != .refused, entries[next.id] == nil {
+            entries[next.id] = Entry(message: next, readyAt: now)
         }
         return actions + advance(at: now)
     }

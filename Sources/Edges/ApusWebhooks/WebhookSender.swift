@@ -64,10 +64,21 @@ package final class WebhookSender: Service {
         }
     }
 
-    /// Does not send the message any more, and removes it from the spool directory.
-    package func cancel(id: String) {
-        if let spool { disk.submit { _ in spool.remove(id) } }
-        perform(queue.withLock { $0.cancel(id) })
+    /// Does not send the message any more, and removes it from the spool directory. If it may have been sent, or was
+    /// taken from the directory, the other one follows it.
+    package func cancel(id: String, then next: WebhookMessage? = nil) {
+        if let spool {
+            disk.submit { [self] _ in
+                guard !spool.remove(id), let next else { return }
+                do throws(ApusError) { try spool.write(next) } catch { drop(error) }
+            }
+        }
+        guard configuration.url != nil else { return }
+        do throws(ApusError) {
+            perform(try queue.withLock { queue throws(ApusError) in try queue.cancel(id, then: next, at: .now()) })
+        } catch {
+            drop(error)
+        }
     }
 
     private func drop(_ error: ApusError) {
@@ -100,8 +111,7 @@ package final class WebhookSender: Service {
 
     private func run(at url: String) async throws {
         let poster = try WebhookPoster(
-            authorityFile: configuration.authorityFile, connectionsMax: configuration.queue.sendingMax,
-            connectTimeout: configuration.timeout)
+            authorityFile: configuration.authorityFile, connectionsMax: configuration.queue.sendingMax)
         await cancelWhenGracefulShutdown {
             await withDiscardingTaskGroup { group in
                 group.addTask { await self.advance() }

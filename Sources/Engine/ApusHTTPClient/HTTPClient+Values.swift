@@ -22,6 +22,10 @@ extension HTTPClient {
         package var keyFile: String?
         /// The time to resolve the host's name, connect and complete TLS.
         package var connectTimeout = Duration.seconds(5)
+        /// Whether the client may connect to an address: its 4 or 16 bytes. A name is resolved once, and each of its
+        /// addresses is asked for when it would be connected to, so no second answer of a name server counts. Called
+        /// on the client's thread. Nil: all.
+        package var mayConnect: (@Sendable ([UInt8]) -> Bool)?
         /// Connections to one host. Further requests wait for one of them.
         package var connectionsPerHostMax = 8
         /// Connections to all hosts together, in use or idle.
@@ -46,6 +50,8 @@ extension HTTPClient {
         package var body: [UInt8] = []
         /// The time of the request and its whole answer; nil for no limit.
         package var timeout: Duration?
+        /// As ``Settings/connectTimeout``, if it is shorter.
+        package var connectTimeout: Duration?
         /// The longest body of the answer, in bytes.
         package var answerByteCountMax = Int.max
 

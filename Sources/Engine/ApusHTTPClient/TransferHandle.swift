@@ -15,6 +15,10 @@ final class TransferHandle {
     private let settings: HTTPClient.Settings
     private let reason: UnsafeMutablePointer<CChar>
     private var headers: UnsafeMutablePointer<curl_slist>?
+    /// The libcurl's view of ``HTTPClient/Settings/mayConnect``; nil if there is none.
+    private var guardian: UnsafeMutablePointer<apus_curl_guard>?
+    /// The last address that the client may not connect to.
+    private var refusedAddress: [UInt8]?
     private var sentCount = 0
     private let start = MonotonicTime.now()
 
@@ -36,6 +40,7 @@ final class TransferHandle {
         curl_easy_cleanup(easy)
         curl_slist_free_all(headers)
         reason.deallocate()
+        guardian?.deallocate()
     }
 
     // MARK: Options
@@ -60,8 +65,22 @@ final class TransferHandle {
         // A look-up of a name that was cancelled ends in its own thread. Otherwise this thread would wait for it.
         try set(CURLOPT_QUICK_EXIT, 1)
         try check(apus_curl_close_on_exec(easy))
-        try set(CURLOPT_CONNECTTIMEOUT_MS, Self.milliseconds(settings.connectTimeout))
+        if settings.mayConnect != nil { try setGuard() }
+        let connectTimeout = min(settings.connectTimeout, transfer.request.connectTimeout ?? settings.connectTimeout)
+        try set(CURLOPT_CONNECTTIMEOUT_MS, Self.milliseconds(connectTimeout))
         try set(CURLOPT_TIMEOUT_MS, transfer.request.timeout.map(Self.milliseconds) ?? 0)
+    }
+
+    private func setGuard() throws(ApusError) {
+        let judge: apus_curl_judge = { bytes, count, context in
+            let address = [UInt8](UnsafeBufferPointer(start: bytes, count: count))
+            return TransferHandle.from(context)?.mayConnect(to: address) ?? false
+        }
+        // SAFETY: as for the receivers; the memory is released with the handle.
+        let guardian = UnsafeMutablePointer<apus_curl_guard>.allocate(capacity: 1)
+        guardian.initialize(to: apus_curl_guard(allows: judge, context: Unmanaged.passUnretained(self).toOpaque()))
+        self.guardian = guardian
+        try check(apus_curl_set_guard(easy, guardian))
     }
 
     private func setVersion(hasConnection: Bool) throws(ApusError) {
@@ -145,6 +164,12 @@ final class TransferHandle {
 
     // MARK: Called by libcurl
 
+    private func mayConnect(to address: [UInt8]) -> Bool {
+        let isAllowed = settings.mayConnect?(address) ?? true
+        if !isAllowed { refusedAddress = address }
+        return isAllowed
+    }
+
     private func received(line: UnsafeRawBufferPointer) -> Int {
         hasReceived = true
         let step = transfer.received(line: line, byteCountMax: settings.headByteCountMax)
@@ -180,6 +205,8 @@ final class TransferHandle {
         case CURLE_OPERATION_TIMEDOUT:
             let isWhole = transfer.request.timeout.map { start + $0 <= .now() } ?? false
             return ApusError(isWhole ? .deadlineExceeded : .connectFailed, message)
+        case CURLE_COULDNT_CONNECT where refusedAddress != nil:
+            return ApusError(.notAllowed, "the host leads to an address that may not be connected to")
         case CURLE_COULDNT_RESOLVE_HOST, CURLE_COULDNT_CONNECT, CURLE_SSL_CONNECT_ERROR, CURLE_PEER_FAILED_VERIFICATION,
             CURLE_SSL_CACERT_BADFILE, CURLE_SSL_CERTPROBLEM, CURLE_SSL_CIPHER, CURLE_SSL_ISSUER_ERROR,
             CURLE_SSL_ENGINE_INITFAILED:

@@ -2,6 +2,8 @@
 // value.
 #pragma once
 
+#include <netinet/in.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
 
@@ -86,6 +88,37 @@ static inline curl_socket_t apus_curl_socket(void *context, curlsocktype purpose
 // Programs that the process starts do not inherit the transfer's socket.
 static inline CURLcode apus_curl_close_on_exec(CURL *easy) {
     return curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, apus_curl_socket);
+}
+
+// Says whether a transfer may connect to an address of 4 or 16 bytes.
+typedef bool (*apus_curl_judge)(const uint8_t *bytes, size_t count, void *context);
+
+struct apus_curl_guard {
+    apus_curl_judge allows;
+    void *context;
+};
+
+// As `apus_curl_socket`, for addresses that the guard allows. libcurl tries the next address of the host otherwise.
+static inline curl_socket_t apus_curl_guarded_socket(
+    void *context, curlsocktype purpose, struct curl_sockaddr *address) {
+    const struct apus_curl_guard *guard = (const struct apus_curl_guard *)context;
+    const uint8_t *bytes = NULL;
+    size_t count = 0;
+    if (address->family == AF_INET) {
+        bytes = (const uint8_t *)&((const struct sockaddr_in *)&address->addr)->sin_addr;
+        count = 4;
+    } else if (address->family == AF_INET6) {
+        bytes = (const uint8_t *)&((const struct sockaddr_in6 *)&address->addr)->sin6_addr;
+        count = 16;
+    }
+    if (bytes == NULL || !guard->allows(bytes, count, guard->context)) return CURL_SOCKET_BAD;
+    return apus_curl_socket(NULL, purpose, address);
+}
+
+// Sockets are opened for addresses that the guard allows. It must live as long as the handle.
+static inline CURLcode apus_curl_set_guard(CURL *easy, struct apus_curl_guard *guard) {
+    CURLcode code = curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, apus_curl_guarded_socket);
+    return code != CURLE_OK ? code : curl_easy_setopt(easy, CURLOPT_OPENSOCKETDATA, guard);
 }
 
 static inline curl_socket_t apus_curl_no_socket(void *context, curlsocktype purpose, struct curl_sockaddr *address) {

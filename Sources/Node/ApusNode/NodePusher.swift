@@ -14,5 +14,10 @@ struct NodePusher: CallPusher {
         sender.send(WebhookMessage(id: id, owner: owner, body: body, expiresAt: .now() + timeLeft))
     }
 
-    func cancel(id: String) { sender.cancel(id: id) }
+    func cancel(id: String, then next: CallPushMessage?) {
+        let message = next.map {
+            WebhookMessage(id: $0.id, owner: $0.owner, body: $0.body, expiresAt: .now() + $0.timeLeft)
+        }
+        sender.cancel(id: id, then: message)
+    }
 }

@@ -118,9 +118,12 @@ struct NodeReport: Sendable {
             seq: status.last?.sequence, protected: status.isProtected, fed: status.isFed, viewers: status.viewers)
     }
 
-    private func authorize(_ token: String) throws(ApusError) {
+    private func authorize(_ token: String) throws(ApusError) -> AuditActor {
         let session = try sessions.bearer(of: token)
-        guard session.role == .admin else { throw ApusError(.notAllowed, "the token is not an operator's") }
+        guard session.role == .admin, session.allowedDevices == nil else {
+            throw ApusError(.notAllowed, "the token is not an operator's")
+        }
         try sessions.checkBearer(session)
+        return AuditActor(session)
     }
 }

@@ -4,11 +4,18 @@ import ApusCore
 
 extension AnsweringConfiguration {
     /// Reads the keys under `answering.`.
-    mutating func read(_ reader: inout ConfigurationReader) throws(ApusError) {
+    ///
+    /// - Parameter storeByteCountMax: the size of the record store, of which messages have a quarter.
+    mutating func read(_ reader: inout ConfigurationReader, storeByteCountMax: Int) throws(ApusError) {
         messagesMax = try reader.int("answering.messages_max", default: messagesMax, in: 1...500)
         messageByteCountMax = try reader.bytes("answering.message_bytes_max", default: messageByteCountMax)
         guard (64 << 10...256 << 20).contains(messageByteCountMax) else {
             throw reader.invalid("answering.message_bytes_max", "64KiB to 256MiB are expected")
+        }
+        byteCountMax = try reader.bytes("answering.bytes_max", default: min(byteCountMax, storeByteCountMax / 4))
+        accountByteCountMax = try reader.bytes("answering.account_bytes_max", default: accountByteCountMax)
+        guard (1 << 20...1 << 50).contains(byteCountMax), (1 << 20...1 << 50).contains(accountByteCountMax) else {
+            throw reader.invalid("answering.bytes_max", "1MiB to 1048576GiB are expected, as for account_bytes_max")
         }
         recordingsMax = try reader.int("answering.recordings_max", default: recordingsMax, in: 1...10_000)
         storeInterval = try reader.duration("answering.store_interval", default: storeInterval)

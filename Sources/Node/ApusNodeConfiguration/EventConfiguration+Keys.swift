@@ -21,6 +21,7 @@ extension EventConfiguration {
         guard (1 << 20...1 << 40).contains(queueByteCountMax) else {
             throw reader.invalid("hooks.queue_bytes_max", "1MiB to 1024GiB are expected")
         }
+        failedMax = try reader.int("hooks.failed_max", default: failedMax, in: 1...10_000)
         keepTime = try reader.duration("hooks.keep_time", default: keepTime)
         guard (.seconds(1) ... .seconds(30 * 86_400)).contains(keepTime) else {
             throw reader.invalid("hooks.keep_time", "1s to 720h are expected")

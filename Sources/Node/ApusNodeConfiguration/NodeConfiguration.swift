@@ -189,7 +189,7 @@ public struct NodeConfiguration: Sendable {
     ) throws(ApusError) {
         try commands.read(&reader)
         try calls.read(&reader)
-        try answering.read(&reader)
+        try answering.read(&reader, storeByteCountMax: recordsFiles.fileByteCountMax)
         try firmware.read(&reader)
         try push.read(&reader, path)
         try events.read(&reader, path)

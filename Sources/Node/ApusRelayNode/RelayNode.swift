@@ -1,3 +1,4 @@
+import ApusClientAPI
 import ApusContract
 package import ApusCore
 package import ApusHTTP
@@ -110,10 +111,11 @@ package struct RelayNode: Sendable {
 
     /// Authorizes everyone who can read the relay's key. Digests are compared, so that timing reveals nothing about the
     /// token.
-    private func authorize(_ token: String) throws(ApusError) {
+    private func authorize(_ token: String) throws(ApusError) -> AuditActor {
         guard SHA256.hash(data: Array(token.utf8)) == SHA256.hash(data: Array(operatorToken.utf8)) else {
             throw ApusError(.notAllowed, "the token is not that of this relay's operator")
         }
+        return AuditActor(access: "operator", account: "relay", role: "admin")
     }
 
     /// Refuses new allocations from now on. Existing ones end with their lifetimes.

@@ -115,6 +115,9 @@ extension ClientNotifyAccountRequest: BoundedMessage {}
 extension ClientPutHookRequest: BoundedMessage {}
 extension ClientListHooksRequest: BoundedMessage {}
 extension ClientDeleteHookRequest: BoundedMessage {}
+extension ClientListFailedEventsRequest: BoundedMessage {}
+extension ClientRetryFailedEventsRequest: BoundedMessage {}
+extension ClientDropFailedEventsRequest: BoundedMessage {}
 extension ClientSendToServerRequest: BoundedMessage {
     package var isWithinBounds: Bool { timeoutMs <= 86_400_000 }
 }

@@ -4,6 +4,12 @@ package struct AnsweringConfiguration: Sendable, Hashable {
     package var messagesMax = 50
     /// The size at which a message is cut off. Key `answering.message_bytes_max`.
     package var messageByteCountMax = 16 << 20
+    /// Bytes of the messages and greetings of one account in the record store. A machine without room does not answer.
+    /// Key `answering.account_bytes_max`.
+    package var accountByteCountMax = 256 << 20
+    /// Those of all accounts, of which one has at most eight ninths of what the others leave. Key
+    /// `answering.bytes_max`.
+    package var byteCountMax = 1 << 30
     /// Messages that one node records at once. One more is recorded when there is room again. Key
     /// `answering.recordings_max`.
     package var recordingsMax = 64
@@ -39,6 +45,11 @@ package struct AnsweringConfiguration: Sendable, Hashable {
     /// Frames that come in faster than the store takes them wait up to this size; then the recorder falls behind, as a
     /// slow viewer does.
     static let waitingByteCountMax = 8 << 20
+
+    /// A machine answers while the account has room for such a message.
+    static let messageByteCountMin: UInt64 = 1 << 20
+
+    var shares: AnsweringShares { AnsweringShares(accountMax: accountByteCountMax, allMax: byteCountMax) }
 
     package init() {}
 }

@@ -27,7 +27,7 @@ package struct AnsweringRecords: Sendable {
     package static let frames = RecordCollection<AnsweringPiece>("call-message-frames", layout: 1, key: pieceKey)
     package static let movies = RecordCollection<AnsweringPiece>("call-message-movies", layout: 1, key: pieceKey)
     static let greetings = RecordCollection<AnsweringPiece>("answering-greetings", layout: 1, key: pieceKey)
-    package static let catalogue = RecordCatalogue([machines, messages, frames, movies, greetings])
+    package static let catalogue = RecordCatalogue([machines, messages, frames, movies, greetings, totals])
 
     @Sendable private static func pieceKey(_ piece: AnsweringPiece) -> OrderedKey { key(piece.of, piece.index) }
 
@@ -138,7 +138,7 @@ package struct AnsweringRecords: Sendable {
     package func delete(_ message: AnsweringMessage, _ version: UInt64) async throws(ApusError) {
         var deleted = message
         deleted.state = .deleted
-        try await sweep(message.call, try await put(deleted, version: version))
+        try await sweep(message.call, try await put(deleted, version: version, counting: 0).version)
     }
 
     /// Removes what is left of a deleted message.

@@ -85,7 +85,8 @@ extension AnsweringService {
 
     /// Pieces go to the place that the present greeting does not have, so a party has two greetings at most.
     ///
-    /// - Throws: 21031 for a piece that is too long or too many, or a greeting that is none; 10030 if pieces before the
+    /// - Throws: 21031 for a piece that is too long or too many, or a greeting that is none; 10007 if the account has no
+    ///   room for it; 10030 if pieces before the
     ///   last one are missing.
     private func greet(
         _ request: ClientSetGreetingRequest, _ party: String, of account: String
@@ -98,8 +99,7 @@ extension AnsweringService {
                 ($0.greetingPieces, $0.greetingMs, $0.greetingUpload) = (0, 0, 0)
             }
             for number: UInt64 in [0, 1] {
-                try await records.erase(
-                    AnsweringRecords.greetings, of: AnsweringRecords.greetingPlace(number, of: party))
+                try await records.eraseGreeting(AnsweringRecords.greetingPlace(number, of: party))
             }
             return
         }
@@ -110,7 +110,7 @@ extension AnsweringService {
             $0.of = AnsweringRecords.greetingPlace(next, of: party)
             ($0.index, $0.data, $0.upload) = (request.index, request.data, request.number)
         }
-        try await records.store.commit(AnsweringRecords.greetings.put(piece, fence: .none))
+        try await records.putGreeting(piece, of: account, within: configuration.shares)
         guard request.last else { return }
         let pieces = try await records.greetingPieces(next, of: party, count: request.index + 1)
         guard pieces.count == Int(request.index) + 1, pieces.allSatisfy({ $0.upload == request.number }) else {

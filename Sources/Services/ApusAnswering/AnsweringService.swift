@@ -116,7 +116,19 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
         -> Bool
     {
         let newest = try await records.page(of: party.name, after: "", limit: configuration.messagesMax + 1).messages
-        return newest.count { $0.account == account && $0.call != call } >= configuration.messagesMax
+        let count = newest.count { $0.account == account && $0.call != call }
+        if count >= configuration.messagesMax { return true }
+        // The message of this call is counted already if its recorder goes on.
+        if newest.contains(where: { $0.call == call }) { return false }
+        return try await messageByteCount(of: account) == 0
+    }
+
+    /// The largest size of a new message; 0: the account has no room for one.
+    func messageByteCount(of account: String) async throws(ApusError) -> UInt64 {
+        let bytes = try await records.bytes(of: account)
+        let room = configuration.shares.room(own: bytes.own, all: bytes.all)
+        let largest = UInt64(configuration.messageByteCountMax)
+        return room < min(largest, AnsweringConfiguration.messageByteCountMin) ? 0 : min(largest, room)
     }
 
     package func record(_ recording: CallRecording, report: @escaping @Sendable (MessageReport) -> Void) {
@@ -188,6 +200,9 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
             case .empty:
                 empty.increment()
                 report(.stored)
+            case .full:
+                full.increment()
+                report(.full)
             case .left: break
             }
         } catch {

@@ -20,6 +20,8 @@ import Synchronization
 final class MessageRecorder: Sendable {
     enum Outcome: Sendable {
         case stored(AnsweringMessage)
+        /// The account has no room for another message.
+        case full
         /// The caller has sent nothing.
         case empty
         /// Another node goes on.
@@ -74,7 +76,7 @@ final class MessageRecorder: Sendable {
     }
 
     private func record(_ greeting: GreetingPlayer?, isFull: @Sendable () -> Void) async throws(ApusError) -> Outcome {
-        var (message, version) = try await begin()
+        guard var (message, version) = try await begin() else { return .full }
         guard message.state != .stored else { return .stored(message) }
         let began = MonotonicTime.now()
         if message.frames > 0 { greeting?.start(elapsed: .milliseconds(max(0, now - recording.startedMs))) }
@@ -96,7 +98,9 @@ final class MessageRecorder: Sendable {
                 quietSince = .now()
                 if !message.isCut {
                     version = try await records.add(
-                        frames, to: &message, version, byteCountMax: service.configuration.messageByteCountMax)
+                        frames, to: &message, version,
+                        byteCountMax: message.countedBytes > 0
+                            ? Int(clamping: message.countedBytes) : service.configuration.messageByteCountMax)
                     if message.isCut { isFull() }
                 }
             }
@@ -113,8 +117,9 @@ final class MessageRecorder: Sendable {
         return .stored(message)
     }
 
-    /// The message so far, or a new one.
-    private func begin() async throws(ApusError) -> (AnsweringMessage, UInt64) {
+    /// The message so far, or a new one; nil if the account has no room for it. While it is recorded, its largest size is
+    /// counted.
+    private func begin() async throws(ApusError) -> (message: AnsweringMessage, version: UInt64)? {
         if let known = try await records.message(recording.call) { return (known.body, known.version) }
         let party = recording.answering.party
         let message = AnsweringMessage.with {
@@ -129,7 +134,15 @@ final class MessageRecorder: Sendable {
         }
         var owned = message
         owned.account = try await service.account(of: party)
-        return (owned, try await records.put(owned, version: nil))
+        do throws(ApusError) {
+            let bytes = try await service.messageByteCount(of: owned.account)
+            guard bytes > 0 else { return nil }
+            return try await records.put(owned, version: nil, counting: bytes, within: service.configuration.shares)
+        } catch {
+            // Others of the account have begun at the same time.
+            guard error.code == .overloaded else { throw error }
+            return nil
+        }
     }
 }
 
@@ -159,7 +172,7 @@ extension AnsweringRecords {
             try await erase(Self.movies, of: message.call)
             (stored.bytes, stored.pieces) = (0, 0)
         }
-        _ = try await put(stored, version: version)
+        _ = try await put(stored, version: version, counting: stored.bytes)
         try await erase(Self.frames, of: message.call)
     }
 

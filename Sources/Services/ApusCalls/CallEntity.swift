@@ -184,7 +184,12 @@ package struct CallKind {
         case .reportAccepted(let grant): try Self.notify(grant.leg, of: state, .accepted, &scope)
         case .stopRinging(let leg, let end), .reportEnd(let leg, let end):
             try Self.notify(leg, of: state, .ended, &scope, end: end)
-            if state.legs[leg].byPush, state.legs[leg].sends == 1 { try push(leg, of: state, &scope, isOver: true) }
+            if state.legs[leg].byPush, state.legs[leg].sends == 1 {
+                // An app that has taken the call hears of the end over its session.
+                let isPart = if case .reportEnd = action { true } else { false }
+                let hasTaken = isPart || (state.legs[leg].session != 0 && state.legs[leg].lostMs == 0)
+                try push(leg, of: state, &scope, end: hasTaken ? .taken : .cancelled)
+            }
         // A channel begins when its side publishes.
         case .reserveChannels: machine.handle(.channelsReserved, at: now, &actions)
         case .releaseChannels:
@@ -210,12 +215,17 @@ package struct CallKind {
         return legs.map { state.legs[$0].endpoint }
     }
 
+    /// How a call ends for an app that a push reaches.
+    private enum PushEnd {
+        case taken, cancelled
+    }
+
     /// Asks the own node to notify an app by push.
     private func push(
-        _ leg: Int, of state: CallState, _ scope: inout EntityScope, isOver: Bool = false
+        _ leg: Int, of state: CallState, _ scope: inout EntityScope, end: PushEnd? = nil
     ) throws(ApusError) {
         let message = CallPush.with {
-            $0.over = isOver
+            ($0.over, $0.cancel) = (end != nil, end == .cancelled)
             ($0.call, $0.type, $0.extra) = (state.id, state.type, state.extra)
             ($0.caller, $0.party) = (state.party(of: 0), state.party(of: leg))
             ($0.endpoint, $0.startedMs, $0.ringEndMs) = (state.legs[leg].endpoint, state.startedMs, state.ringEndMs)

@@ -17,7 +17,7 @@ package struct CallRecords: Sendable {
             },
             RecordIndex("ended") { [OrderedKey(.signed($0.endedMs))] },
         ])
-    package static let catalogue = RecordCatalogue([calls, pushes])
+    package static let catalogue = RecordCatalogue([calls, pushes, pushOwners])
 
     /// How long a record is kept.
     static let keepTime: Int64 = 30 * 86_400_000
@@ -27,7 +27,7 @@ package struct CallRecords: Sendable {
     let store: any RecordStore
     let sessions: SessionRecords
 
-    init(_ store: any RecordStore) { (self.store, sessions) = (store, SessionRecords(store)) }
+    package init(_ store: any RecordStore) { (self.store, sessions) = (store, SessionRecords(store)) }
 
     /// Writes the record of a call that has ended. A repetition has no effect.
     func write(_ state: CallState) async throws(ApusError) {

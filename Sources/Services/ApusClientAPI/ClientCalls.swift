@@ -67,7 +67,9 @@ package struct ClientServices: Sendable {
         var error: ApusError?
         if case .failure(let failure) = result { error = failure }
         metrics.ended(operation.info, after: .now() - start, isFailure: error != nil)
-        if operation.info.isAudited { audit.note(operation.info, call.session, error) }
+        if operation.info.isAudited {
+            audit.note(operation.info.name, target: work.target(), by: AuditActor(call.session), error)
+        }
         return result
     }
 }

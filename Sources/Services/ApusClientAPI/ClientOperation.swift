@@ -18,6 +18,8 @@ package enum ClientEncoding: Sendable, Hashable {
 package struct ClientWork: Sendable {
     /// Requests of one connection with the same key are carried out one after the other; nil: beside all others.
     package let orderKey: String?
+    /// What it is about, for the audit log.
+    let target: @Sendable () -> String
     let body: @Sendable (ClientCall) async throws(ApusError) -> ByteBuffer
 
     /// Carries it out and writes the answer.
@@ -52,10 +54,14 @@ package struct ClientOperation: Sendable {
                 throw ApusError(.frameTooLarge, "a request \(info.name) has at most \(byteCountMax) bytes")
             }
             let message: M = try Self.message(bytes, encoding, of: info.name)
-            return ClientWork(orderKey: orderKey(message)) { call throws(ApusError) in
+            let target: @Sendable () -> String = { AuditTarget.text(of: message) }
+            return ClientWork(orderKey: orderKey(message), target: target) { call throws(ApusError) in
                 guard info.roles.contains(call.session.role.roles) else {
                     throw ApusError(
                         .notAllowed, "\(info.name) is not for clients of role \(call.session.role.rawValue)")
+                }
+                guard info.isForNamedDevices || call.session.allowedDevices == nil else {
+                    throw ApusError(.notAllowed, "\(info.name) is not for a token of certain devices only")
                 }
                 return try Self.bytes(of: try await body(message, call), encoding)
             }

@@ -18,6 +18,9 @@ package struct EventConfiguration: Sendable, Hashable {
     package var queueByteCountMax = 64 << 20
     /// An event that waits for longer is dropped. Key `hooks.keep_time`.
     package var keepTime = Duration.seconds(3 * 86_400)
+    /// Events of one hook that were refused by the endpoint and put aside, shared as those that wait are; a further one
+    /// is dropped. Key `hooks.failed_max`.
+    package var failedMax = 1000
     /// How long an endpoint may take to take events. Key `hooks.timeout`.
     package var timeout = Duration.seconds(10)
     /// Raw data that wait for an answer at this node: of all, half of it for each customer and an eighth for each
@@ -26,6 +29,9 @@ package struct EventConfiguration: Sendable, Hashable {
 
     /// Events of one request to an endpoint.
     package static let batchMax = 32
+    /// Statuses by which an endpoint refuses the events themselves (RFC 9110 §15.5, RFC 4918 §11.2). Any other than 2xx
+    /// asks for another attempt: the endpoint may be out of order, or not be there yet.
+    package static let refusals: Set<Int> = [400, 413, 415, 422]
     /// The longest JSON of an event that a device reports or an operator sends.
     package static let jsonByteCountMax = 4 << 10
     /// The longest data to a server and from it (IV-D12).

@@ -32,10 +32,13 @@ extension EventService {
             guard try await records.hook(name, of: customer) != nil else {
                 throw ApusError(.targetUnknown, "no such hook")
             }
+            // First: what is left of them would have no hook by which they could be dropped.
+            try await dropAll(name, of: customer)
             try await records.erase(name, of: customer)
             hooks.forget(customer)
             return ClientDeleteHookResponse()
         }
+        addFailedEventRequests(to: &api)
         api.on(ClientSendToServerRequest.self, byteCountMax: 2 * EventConfiguration.dataByteCountMax) {
             [self] request, call throws(ApusError) in
             let data = try await send(request, call)
@@ -46,13 +49,13 @@ extension EventService {
     /// The customer that a request names; ``CustomerID/none`` is the cluster itself, which operators manage.
     ///
     /// - Throws: as ``ClientCall/customer(named:)``; 8002 for an unknown customer.
-    private func customer(_ name: String, _ call: ClientCall) async throws(ApusError) -> String {
+    func customer(_ name: String, _ call: ClientCall) async throws(ApusError) -> String {
         let customer = try call.customer(named: name)
         try await sessions.check(customer)
         return customer?.rawValue ?? CustomerID.none
     }
 
-    private static func name(_ text: String) throws(ApusError) -> String {
+    static func name(_ text: String) throws(ApusError) -> String {
         try AccessID(checking: text, "the hook").rawValue
     }
 
@@ -108,14 +111,14 @@ extension EventService {
     /// - Throws: as ``ServerPoster/post(_:)``; 12004 if the operators have withdrawn the host since the hook was set.
     private func post(
         _ body: JSON, id: String, to hook: HookStored, _ timeout: Duration, answerByteCountMax: Int?
-    ) async throws(ApusError) -> [UInt8] {
+    ) async throws(ApusError) -> ServerAnswer {
         guard hook.byOperator || configuration.allows(host: URLComponents(string: hook.url)?.host ?? "") else {
             throw Self.hostNotAllowed
         }
         return try await poster.post(
             ServerPost(
                 id: id, url: hook.url, body: Array(body.text.utf8), secrets: hook.secrets(at: now / 1000),
-                timeout: timeout, answerByteCountMax: answerByteCountMax))
+                timeout: timeout, answerByteCountMax: answerByteCountMax, isForOperators: hook.byOperator))
     }
 
     // MARK: - Events
@@ -123,7 +126,7 @@ extension EventService {
     /// Writes an event for the hooks that ask for it. The events are durable when this returns.
     func enqueue(_ event: HookEvent, customer: String) async throws(ApusError) {
         for hook in try await hooks.hooks(of: customer, in: records) where hook.events.contains(event.kind.rawValue) {
-            let id = "\(event.timeMs)-" + String(event.number, radix: 16)
+            let id = HookEventID(timeMs: event.timeMs, number: event.number).description
             let stored = HookStoredEvent.with {
                 ($0.customer, $0.hook, $0.timeMs, $0.number) = (customer, hook.hook, event.timeMs, event.number)
                 $0.json = Data(event.json(id: id).utf8)
@@ -151,40 +154,72 @@ extension EventService {
         guard now + Int64(configuration.timeout.milliseconds) < delivery.untilMs else { return }
         var report = HookDelivered()
         do throws(ApusError) {
-            report = try await deliverBatch(of: delivery.hook, of: delivery.customer)
+            report = try await deliverBatch(delivery)
         } catch {
-            failed.increment()
             report.failure = "\(error.code.number) \(error.message)"
+        }
+        if !report.failure.isEmpty {
+            failed.increment()
             limited.log(
                 .warning, "The endpoint of a hook did not take events",
-                metadata: Logger.facts(of: error).merging(["apus.hook": "\(delivery.customer)/\(delivery.hook)"]) { $1 }
-            )
+                metadata: [
+                    LogKey.reason: "\(report.failure)", "apus.hook": "\(delivery.customer)/\(delivery.hook)",
+                ])
         }
         // If this is lost, another attempt begins when the time of this one is over.
-        var call = EntityCall()
-        call.request = RequestID(high: .random(in: 0...(.max)), low: .random(in: 0...(.max)))
-        _ = try? await queue(delivery.hook, of: delivery.customer).ask(report, call: call)
+        _ = try? await queue(delivery.hook, of: delivery.customer).ask(report, call: .once())
     }
 
-    private func deliverBatch(of name: String, of customer: String) async throws(ApusError) -> HookDelivered {
-        let found = try await records.events(of: name, of: customer, limit: EventConfiguration.batchMax)
+    private func deliverBatch(_ delivery: HookDeliver) async throws(ApusError) -> HookDelivered {
+        let (name, customer, limit) = (delivery.hook, delivery.customer, HookBatch.count(delivery.batch))
+        let found = try await records.events(of: name, of: customer, limit: limit)
         let hook = try await records.hook(name, of: customer)
         let oldest = max(now - Int64(configuration.keepTime.milliseconds), hook?.createdMs ?? 0)
         // The events of a hook that was deleted are of no use, also if there is another one of its name.
-        let old = found.filter { hook == nil || $0.timeMs < oldest }
-        let batch = found.filter { hook != nil && $0.timeMs >= oldest }
-        if let hook, let first = batch.first, let last = batch.last {
-            let body = JSON.object([
-                ("customer", .string(customer)), ("hook", .string(name)),
-                ("events", .array(batch.map { .raw(String(decoding: $0.json, as: UTF8.self)) })),
-            ])
-            let id = "\(first.timeMs)-\(first.number)-\(last.timeMs)-\(last.number)"
-            _ = try await post(body, id: id, to: hook, configuration.timeout, answerByteCountMax: nil)
+        let old = found.filter { hook == nil || max($0.timeMs, $0.waitsSinceMs) < oldest }
+        let batch = found.filter { hook != nil && max($0.timeMs, $0.waitsSinceMs) >= oldest }
+        if let hook, let reason = try await refusal(of: batch, by: hook) {
+            try await records.erase(old)
+            expired.increment(by: old.count)
+            if batch.count == 1 { try await putAside(batch[0], reason: reason) }
+            return HookDelivered(refused: batch, expired: old, reason: reason)
         }
         try await records.erase(found)
         delivered.increment(by: batch.count)
         expired.increment(by: old.count)
-        return HookDelivered(batch, expired: old, more: found.count == EventConfiguration.batchMax)
+        return HookDelivered(batch, expired: old, more: found.count == limit)
+    }
+
+    /// Sends events to their endpoint.
+    ///
+    /// - Returns: nil if it has taken them; why it has refused them, and not the request as such: another attempt with
+    ///   the same events would be of no use.
+    /// - Throws: as ``post(_:id:to:_:answerByteCountMax:)``; 21005 if the endpoint did not take the request.
+    private func refusal(of batch: [HookStoredEvent], by hook: HookStored) async throws(ApusError) -> String? {
+        guard let first = batch.first, let last = batch.last else { return nil }
+        let body = JSON.object([
+            ("customer", .string(hook.customer)), ("hook", .string(hook.hook)),
+            ("events", .array(batch.map { .raw(String(decoding: $0.json, as: UTF8.self)) })),
+        ])
+        let id = "\(first.timeMs)-\(first.number)-\(last.timeMs)-\(last.number)"
+        let answer = try await post(body, id: id, to: hook, configuration.timeout, answerByteCountMax: nil)
+        guard EventConfiguration.refusals.contains(answer.status) else {
+            try answer.checkTaken()
+            return nil
+        }
+        return "the server answered with the status \(answer.status)"
+    }
+
+    /// Puts an event aside, or drops it if there is no room.
+    private func putAside(_ event: HookStoredEvent, reason: String) async throws(ApusError) {
+        let isKept = try await queue(event.hook, of: event.customer)
+            .ask(HookRefused.with { $0.share = event.share }, call: .once()).kept
+        guard isKept else {
+            try await records.erase([event])
+            return dropped.increment()
+        }
+        try await records.putAside(event, reason: reason, at: now)
+        putAside.increment()
     }
 
     // MARK: - Raw data (IV-D12)
@@ -245,8 +280,10 @@ extension EventService {
             ("data", .string(Data(message.data).base64EncodedString())),
         ])
         do throws(ApusError) {
-            return try await post(
+            let answer = try await post(
                 body, id: id, to: hook, timeout, answerByteCountMax: EventConfiguration.dataByteCountMax)
+            try answer.checkTaken()
+            return answer.body
         } catch {
             limited.log(
                 .warning, "A server did not take raw data",
@@ -282,6 +319,15 @@ extension EventService {
     }
 }
 
+extension EntityCall {
+    /// A call that is carried out once, also if it is sent again.
+    static func once() -> EntityCall {
+        var call = EntityCall()
+        call.request = RequestID(high: .random(in: 0...(.max)), low: .random(in: 0...(.max)))
+        return call
+    }
+}
+
 extension HookStored {
     /// The secrets that are valid, the newest first.
     func secrets(at seconds: Int64) -> [[UInt8]] {
@@ -294,6 +340,6 @@ extension ClientHook {
         self.init()
         (customer, self.hook, url, events) = (hook.customer, hook.hook, hook.url, hook.events)
         (messages, changed) = (hook.messages, hook.changedMs / 1000)
-        (waiting, dropped, failure) = (queue.waiting, queue.dropped, queue.failure)
+        (waiting, dropped, failed, failure) = (queue.waiting, queue.dropped, queue.failed, queue.failure)
     }
 }

@@ -44,6 +44,7 @@ package final class EventService: Service, Sendable {
     let dropped = Counter(label: "apus_hook_events_total", dimensions: [("result", "dropped")])
     let expired = Counter(label: "apus_hook_events_total", dimensions: [("result", "expired")])
     let delivered = Counter(label: "apus_hook_events_total", dimensions: [("result", "delivered")])
+    let putAside = Counter(label: "apus_hook_events_total", dimensions: [("result", "put_aside")])
     let failed = Counter(label: "apus_hook_attempts_failed_total")
     let answered = Counter(label: "apus_server_messages_total", dimensions: [("result", "answered")])
     let unanswered = Counter(label: "apus_server_messages_total", dimensions: [("result", "failed")])
@@ -73,7 +74,9 @@ package final class EventService: Service, Sendable {
         self.deliveries = deliveries
         let kind = HookKind(
             node: view.local.name,
-            bounds: HookBounds(countMax: configuration.queueMax, byteCountMax: configuration.queueByteCountMax),
+            bounds: HookBounds(
+                countMax: configuration.queueMax, byteCountMax: configuration.queueByteCountMax,
+                failedMax: configuration.failedMax),
             sendingTime: Int64(configuration.timeout.milliseconds) + 2000)
         runtime.register(kind.definition)
         dispatcher.onTell(HookDeliver.self) { feed.yield($0) }
@@ -98,8 +101,8 @@ package final class EventService: Service, Sendable {
                 "Alarms of an account's devices, changes of who may use them, and notices; the key is the account.",
                 events: [ClientEventKind(ClientAccountEvent.self)], retention: Self.retention, on: topics
             ) { key, session throws(ApusError) in
-                let isWhole = session.role == .app && session.allowedDevices == nil
-                guard session.role == .admin || (isWhole && session.account.rawValue == key) else {
+                let isOwn = session.role == .app && session.account.rawValue == key
+                guard session.allowedDevices == nil, session.role == .admin || isOwn else {
                     throw ApusError(
                         .notAllowed, "an app hears the events of its own account, with a token for all of it")
                 }
@@ -150,18 +153,19 @@ package final class EventService: Service, Sendable {
         _ event: ClientAccountEvent, to accounts: [AccountID], owner: AccountID, customer: String,
         request: RequestID? = nil
     ) async throws(ApusError) {
-        // The hooks first: whoever reports again after an error is heard once by the accounts.
-        try await enqueue(
-            HookEvent(
-                kind: event.kind, name: event.name, device: event.device, account: owner.rawValue, data: event.json,
-                timeMs: event.timeMs),
-            customer: customer)
-        for account in accounts {
+        // The accounts first, and the owner before its guests: they need no record store, so one that is full keeps no
+        // alarm from them. Whoever reports again because a hook does not have the event may be heard twice.
+        for account in [owner] + accounts.filter({ $0 != owner }) where accounts.contains(account) {
             let topic = ClientTopic(kind: Self.topicKind, key: account.rawValue)
             guard topic.description.utf8.count <= ClientTopic.byteCountMax else { continue }
             try await topics.publish(event, to: topic, request: request)
         }
         reported.increment()
+        try await enqueue(
+            HookEvent(
+                kind: event.kind, name: event.name, device: event.device, account: owner.rawValue, data: event.json,
+                timeMs: event.timeMs),
+            customer: customer)
     }
 
     /// Passes the end of a call to the hooks of its parties' customers. They are durable when this returns.

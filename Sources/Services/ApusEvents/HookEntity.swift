@@ -27,7 +27,8 @@ extension HookDelivered: EntityMessage {
     /// A batch has fewer events than this.
     private static var eventsMax: UInt64 { 65_536 }
     package var isWithinBounds: Bool {
-        delivered <= Self.eventsMax && expired <= Self.eventsMax && byteCount <= WireNumber.sequenceMax
+        delivered <= Self.eventsMax && expired <= Self.eventsMax && refused <= Self.eventsMax
+            && byteCount <= WireNumber.sequenceMax
             && shares.count <= HookQueue.shareNumberMax
     }
 }
@@ -44,6 +45,18 @@ extension HookFound: EntityMessage {
     static var method: UInt16 { 0x0164 }
     static var isIdempotent: Bool { true }
     package var isWithinBounds: Bool { HookKind.areNames(customer, hook) }
+}
+
+extension HookRefused: EntityMessage {
+    typealias Reply = HookRefusedReply
+    static var method: UInt16 { 0x0165 }
+    package var isWithinBounds: Bool { share <= UInt32(HookQueue.shareNumberMax) }
+}
+
+extension HookCleared: EntityMessage {
+    typealias Reply = HookClearedReply
+    static var method: UInt16 { 0x0166 }
+    package var isWithinBounds: Bool { shares.count <= HookQueue.shareNumberMax }
 }
 
 /// The owner of a hook asks its own node to deliver.
@@ -85,6 +98,14 @@ struct HookKind {
             try advance(&queue, &scope)
             return HookDeliveredReply()
         }
+        definition.on(HookRefused.self) { queue, message, _ in
+            let isKept = queue.refuses(message, within: bounds)
+            return .with { $0.kept = isKept }
+        }
+        definition.on(HookCleared.self) { queue, message, _ in
+            queue.cleared(message)
+            return HookClearedReply()
+        }
         definition.on(HookFound.self) { queue, message, scope throws(ApusError) in
             queue.found(message.customer, message.hook, at: scope.wallMilliseconds)
             try advance(&queue, &scope)
@@ -101,6 +122,7 @@ struct HookKind {
                 node,
                 HookDeliver.with {
                     ($0.customer, $0.hook, $0.untilMs) = (queue.customer, queue.hook, queue.sendingUntilMs)
+                    $0.batch = queue.batch
                 })
         }
         guard let due = queue.dueMs else { return scope.cancelReminder(Self.reminder) }

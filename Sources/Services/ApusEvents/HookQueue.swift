@@ -9,18 +9,26 @@ import SwiftProtobuf
 package struct HookBounds: Sendable, Hashable {
     package var countMax: Int
     package var byteCountMax: Int
+    /// Events that are put aside; shared in the same way.
+    package var failedMax: Int
 
     /// A part of this is one account's, and such a part is for alarms only.
     private static let parts = 8
 
-    package init(countMax: Int, byteCountMax: Int) { (self.countMax, self.byteCountMax) = (countMax, byteCountMax) }
+    package init(countMax: Int, byteCountMax: Int, failedMax: Int = 1000) {
+        (self.countMax, self.byteCountMax, self.failedMax) = (countMax, byteCountMax, failedMax)
+    }
 
     var ofOneAccount: Self {
-        Self(countMax: max(1, countMax / Self.parts), byteCountMax: byteCountMax / Self.parts)
+        Self(
+            countMax: max(1, countMax / Self.parts), byteCountMax: byteCountMax / Self.parts,
+            failedMax: max(1, failedMax / Self.parts))
     }
 
     var withoutAlarms: Self {
-        Self(countMax: countMax - countMax / Self.parts, byteCountMax: byteCountMax - byteCountMax / Self.parts)
+        Self(
+            countMax: countMax - countMax / Self.parts, byteCountMax: byteCountMax - byteCountMax / Self.parts,
+            failedMax: failedMax)
     }
 
     fileprivate func haveRoom(after count: UInt64, _ byteCount: UInt64, for event: HookWritten) -> Bool {
@@ -32,6 +40,10 @@ package struct HookBounds: Sendable, Hashable {
 /// The events are records.
 ///
 /// A node delivers one batch at a time. If it dies, the next attempt begins when its time is over.
+///
+/// An endpoint that refuses the events of a request receives half of them next, until it refuses a single one. That
+/// event is put aside, and the others go on in their order; requests grow again while they are taken. An endpoint that
+/// refuses many events one after the other is asked more and more rarely: it may be out of order.
 ///
 /// The counts come from earlier owners and from other nodes. A count that is wrong makes no node fail, and is right
 /// again once the queue is empty.
@@ -47,6 +59,8 @@ extension HookQueue {
     package static let sharesMax = 256
     /// The largest number of a share.
     static let shareNumberMax = 2 * sharesMax
+    /// Events that are put aside one after the other before the endpoint is waited for.
+    static let refusalsMax: UInt32 = 8
     /// The longest reason of a failure, in characters.
     private static let failureLengthMax = 256
 
@@ -87,20 +101,7 @@ extension HookQueue {
     }
 
     private mutating func add(_ event: HookWritten) {
-        let index = shares.firstIndex { $0.number == event.share } ?? shares.endIndex
-        if index == shares.endIndex { shares.append(.with { $0.number = event.share }) }
-        shares[index].events += 1
-        shares[index].byteCount += UInt64(event.byteCount)
-    }
-
-    private mutating func remove(_ share: HookShare) {
-        guard let index = shares.firstIndex(where: { $0.number == share.number }) else { return }
-        guard shares[index].events > share.events else {
-            shares.remove(at: index)
-            return
-        }
-        shares[index].events -= share.events
-        shares[index].byteCount -= min(shares[index].byteCount, share.byteCount)
+        shares.add(event.share, byteCount: UInt64(event.byteCount))
     }
 
     /// Events wait in the records. A queue that has lost its state, with the deaths of its owner and its standby,
@@ -120,13 +121,39 @@ extension HookQueue {
         return true
     }
 
+    /// The endpoint has refused a single event.
+    ///
+    /// - Returns: false if there is no room for it: the event is to be removed.
+    package mutating func refuses(_ event: HookRefused, within bounds: HookBounds) -> Bool {
+        let own = failedShares.first { $0.number == event.share }?.events ?? 0
+        let part = max(bounds.ofOneAccount.failedMax, bounds.failedMax - Int(clamping: failed))
+        guard failed < bounds.failedMax, event.share == 0 || own < part else {
+            dropped = dropped.addingSaturating(1)
+            return false
+        }
+        failed += 1
+        if event.share != 0 { failedShares.add(event.share, byteCount: 0) }
+        return true
+    }
+
+    /// Events that were put aside are so no longer.
+    package mutating func cleared(_ message: HookCleared) {
+        for share in message.shares {
+            failed -= min(failed, share.events)
+            failedShares.remove(share)
+        }
+        if message.all { (failed, failedShares) = (0, []) }
+    }
+
     /// A node has ended to deliver.
     package mutating func ended(_ report: HookDelivered, at now: Int64) {
         sendingUntilMs = 0
-        waiting -= min(waiting, report.delivered.addingSaturating(report.expired))
+        let left = report.delivered.addingSaturating(report.expired).addingSaturating(report.refused == 1 ? 1 : 0)
+        waiting -= min(waiting, left)
         byteCount -= min(byteCount, report.byteCount)
-        for share in report.shares { remove(share) }
+        for share in report.shares { shares.remove(share) }
         dropped = dropped.addingSaturating(report.expired)
+        guard report.refused == 0 else { return wasRefused(report, at: now) }
         guard report.failure.isEmpty else {
             failures += failures < .max ? 1 : 0
             failure = String(report.failure.prefix(Self.failureLengthMax))
@@ -134,17 +161,72 @@ extension HookQueue {
             nextMs = now + delay
             return
         }
-        (failures, failure) = (0, "")
+        (failures, failure, refusals) = (0, "", 0)
+        suspects -= min(suspects, UInt32(clamping: report.delivered))
+        if suspects > 0 {
+            // What was refused is among the rest of them.
+            batch = max(1, suspects / 2)
+        } else {
+            batch = batch < HookBatch.countMax / 2 ? batch * 2 : 0
+        }
         if report.more || more {
             nextMs = now
         } else {
-            (waiting, byteCount, shares, nextMs) = (0, 0, [], 0)
+            (waiting, byteCount, shares, batch, suspects, nextMs) = (0, 0, [], 0, 0, 0)
         }
         more = false
     }
 
+    /// The endpoint has refused the events of a request, and not the request as such.
+    private mutating func wasRefused(_ report: HookDelivered, at now: Int64) {
+        (failure, more) = (String(report.failure.prefix(Self.failureLengthMax)), false)
+        suspects = report.refused == 1 ? 0 : min(report.refused, HookBatch.countMax)
+        batch = max(1, suspects / 2)
+        guard report.refused == 1 else { return nextMs = now }
+        refusals += refusals < .max ? 1 : 0
+        let over = refusals > Self.refusalsMax ? refusals - Self.refusalsMax : 0
+        nextMs = over == 0 ? now : now + min(Self.retryDelay << Int64(min(over - 1, 16)), Self.retryDelayMax)
+    }
+
     /// When the queue is to be looked at next; nil: not before an event comes.
     package var dueMs: Int64? { nextMs > 0 ? nextMs : sendingUntilMs > 0 ? sendingUntilMs : nil }
+}
+
+/// The events of one request to an endpoint.
+enum HookBatch {
+    static let countMax = UInt32(EventConfiguration.batchMax)
+
+    /// - Parameter asked: as ``HookQueue`` has it.
+    static func count(_ asked: UInt32) -> Int { asked == 0 ? Int(countMax) : Int(min(asked, countMax)) }
+}
+
+extension [HookShare] {
+    fileprivate mutating func add(_ number: UInt32, byteCount: UInt64) {
+        let index = firstIndex { $0.number == number } ?? endIndex
+        if index == endIndex { append(.with { $0.number = number }) }
+        self[index].events += 1
+        self[index].byteCount += byteCount
+    }
+
+    fileprivate mutating func remove(_ share: HookShare) {
+        guard let index = firstIndex(where: { $0.number == share.number }) else { return }
+        guard self[index].events > share.events else {
+            remove(at: index)
+            return
+        }
+        self[index].events -= share.events
+        self[index].byteCount -= Swift.min(self[index].byteCount, share.byteCount)
+    }
+
+    /// The events of these, counted by the shares of their accounts.
+    init(_ events: [HookStoredEvent]) {
+        self = Dictionary(grouping: events, by: \.share).filter { $0.key != 0 }.map { number, events in
+            .with {
+                ($0.number, $0.events) = (number, UInt64(events.count))
+                $0.byteCount = UInt64(events.reduce(0) { $0 + $1.json.count })
+            }
+        }
+    }
 }
 
 extension HookDelivered {
@@ -154,12 +236,14 @@ extension HookDelivered {
         (self.delivered, self.expired, self.more) = (UInt64(delivered.count), UInt64(expired.count), more)
         let removed = delivered + expired
         byteCount = UInt64(removed.reduce(0) { $0 + $1.json.count })
-        shares = Dictionary(grouping: removed, by: \.share).filter { $0.key != 0 }.map { number, events in
-            .with {
-                ($0.number, $0.events) = (number, UInt64(events.count))
-                $0.byteCount = UInt64(events.reduce(0) { $0 + $1.json.count })
-            }
-        }
+        shares = [HookShare](removed)
+    }
+
+    /// A report on events that the endpoint has refused, and on some that had expired. A single refused event has left
+    /// the queue.
+    init(refused: [HookStoredEvent], expired: [HookStoredEvent], reason: String) {
+        self.init(refused.count == 1 ? refused : [], expired: expired, more: true)
+        (delivered, self.refused, failure) = (0, UInt32(refused.count), reason)
     }
 }
 

@@ -9,9 +9,13 @@ package struct HookRecords: Sendable {
     static let hooks = RecordCollection<HookStored>(
         "hooks", layout: 1, key: { OrderedKey(.text($0.customer), .text($0.hook)) }, usesReserve: true)
     static let events = RecordCollection<HookStoredEvent>(
-        "hook-events", layout: 1,
-        key: { OrderedKey(.text($0.customer), .text($0.hook), .signed($0.timeMs), .unsigned($0.number)) })
-    package static let catalogue = RecordCatalogue([hooks, events])
+        "hook-events", layout: 1, key: { key(of: $0) })
+    static let failed = RecordCollection<HookFailedEvent>("hook-failed", layout: 1, key: { key(of: $0.event) })
+    package static let catalogue = RecordCatalogue([hooks, events, failed])
+
+    private static func key(of event: HookStoredEvent) -> OrderedKey {
+        OrderedKey(.text(event.customer), .text(event.hook), .signed(event.timeMs), .unsigned(event.number))
+    }
 
     /// Attempts of a change if others change the same hook.
     private static let attemptsMax = 16
@@ -82,6 +86,53 @@ package struct HookRecords: Sendable {
     /// - Throws: 10021 if they cannot be removed: they are then delivered again.
     func erase(_ events: [HookStoredEvent]) async throws(ApusError) {
         let writes = events.map { Self.events.erase(Self.events.key(of: $0), fence: .none) }
+        for outcome in await store.commit(writes.map { RecordStep($0) }) { _ = try outcome.get() }
+    }
+
+    // MARK: Events that were put aside
+
+    /// Puts an event that its endpoint has refused aside. It no longer waits.
+    func putAside(_ event: HookStoredEvent, reason: String, at now: Int64) async throws(ApusError) {
+        let failed = HookFailedEvent.with { ($0.event, $0.reason, $0.failedMs) = (event, reason, now) }
+        try await store.commit(
+            RecordStep([
+                Self.events.erase(Self.key(of: event), fence: .none), try Self.failed.put(failed, fence: .none),
+            ]))
+    }
+
+    /// Lets an event that was put aside wait again.
+    func putBack(_ failed: HookFailedEvent, at now: Int64) async throws(ApusError) {
+        var event = failed.event
+        event.waitsSinceMs = now
+        try await store.commit(
+            RecordStep([
+                Self.failed.erase(Self.key(of: event), fence: .none), try Self.events.put(event, fence: .none),
+            ]))
+    }
+
+    /// The oldest events of a hook that were put aside, after one of them.
+    func failedEvents(
+        of name: String, of customer: String, after last: HookEventID?, limit: Int
+    ) async throws(ApusError) -> [HookFailedEvent] {
+        let token = last.map { last in
+            let key = OrderedKey(.text(customer), .text(name), .signed(last.timeMs), .unsigned(last.number))
+            return RecordToken(value: key, key: key)
+        }
+        return try await store.page(Self.failed, prefix: Self.key(name, customer), after: token, limit: limit)
+            .records.map(\.body)
+    }
+
+    /// One event that was put aside; nil if there is none.
+    func failedEvent(
+        _ id: HookEventID, of name: String, of customer: String
+    ) async throws(ApusError) -> HookFailedEvent? {
+        try await store.record(
+            Self.failed, OrderedKey(.text(customer), .text(name), .signed(id.timeMs), .unsigned(id.number)))?.body
+    }
+
+    /// Removes events that were put aside.
+    func erase(_ failed: [HookFailedEvent]) async throws(ApusError) {
+        let writes = failed.map { Self.failed.erase(Self.key(of: $0.event), fence: .none) }
         for outcome in await store.commit(writes.map { RecordStep($0) }) { _ = try outcome.get() }
     }
 

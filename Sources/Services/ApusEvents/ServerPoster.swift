@@ -12,12 +12,32 @@ package struct ServerPost: Sendable, Hashable {
     package var timeout: Duration
     /// The longest answer; nil: the answer is not read.
     package var answerByteCountMax: Int?
+    /// An operator has set the URL: it may lead to any address.
+    package var isForOperators: Bool
 
     package init(
-        id: String, url: String, body: [UInt8], secrets: [[UInt8]], timeout: Duration, answerByteCountMax: Int?
+        id: String, url: String, body: [UInt8], secrets: [[UInt8]], timeout: Duration, answerByteCountMax: Int?,
+        isForOperators: Bool
     ) {
         (self.id, self.url, self.body, self.secrets) = (id, url, body, secrets)
         (self.timeout, self.answerByteCountMax) = (timeout, answerByteCountMax)
+        self.isForOperators = isForOperators
+    }
+}
+
+/// The answer of a server.
+package struct ServerAnswer: Sendable, Hashable {
+    package var status: Int
+    /// Empty unless the status is 2xx.
+    package var body: [UInt8]
+
+    package init(status: Int, body: [UInt8]) { (self.status, self.body) = (status, body) }
+
+    /// - Throws: 21005 for a status other than 2xx.
+    package func checkTaken() throws(ApusError) {
+        guard (200..<300).contains(status) else {
+            throw ApusError(.passToServerFailed, "the server answered with the status \(status)")
+        }
     }
 }
 
@@ -25,12 +45,11 @@ package struct ServerPost: Sendable, Hashable {
 ///
 /// Isolation: may be called from anywhere.
 package protocol ServerPoster: Sendable {
-    /// Sends a request once.
+    /// Sends a request once. A name is resolved once, and each address is checked before it is connected to.
     ///
-    /// - Returns: the body of an answer with a status of 2xx.
-    /// - Throws: 21002 after the time-out, 21005 if the server cannot be reached, refuses the request, or answers more
-    ///   than was asked for.
-    func post(_ post: ServerPost) async throws(ApusError) -> [UInt8]
+    /// - Throws: 21002 after the time-out, 21005 if the server cannot be reached or answers more than was asked for;
+    ///   12004 if the URL leads only to addresses that it may not lead to.
+    func post(_ post: ServerPost) async throws(ApusError) -> ServerAnswer
 }
 
 /// A message for a server that a service of the nodes takes itself.

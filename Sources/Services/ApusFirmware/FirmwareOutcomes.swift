@@ -4,21 +4,47 @@ import ApusStorage
 import SwiftProtobuf
 
 // Outcomes of updates. The record of a device's outcome and the tally change in one step, so each device is counted
-// once, also if it repeats its report or a node dies in between.
+// once, also if it repeats its report or a node dies in between. Only devices that were offered the version are counted:
+// a device of others' choice cannot stop a roll-out.
 
 extension FirmwareRecords {
-    /// Notes the outcome of a device. The last one of an activation counts; a repetition has no effect.
+    /// Notes that a device is offered a version. Durable on return.
+    ///
+    /// - Throws: 8002 if the version is deleted meanwhile; 10007 after too many other writes.
+    package func offered(_ release: FirmwareRelease, to device: DeviceID) async throws(ApusError) {
+        let new = FirmwareOffer.with {
+            ($0.image, $0.device, $0.activation) = (release.image, device.rawValue, release.activation)
+        }
+        guard try await store.record(Self.offers, Self.offers.key(of: new))?.body != new else { return }
+        for attempt in 0..<Self.attemptCountMax {
+            guard let image = try await image(release.image), image.body.state != .deleted else {
+                throw ApusError(.targetUnknown, "no such version")
+            }
+            do throws(ApusError) {
+                try await store.commit(RecordStep([Self.check(image), try Self.offers.put(new, fence: .none)]))
+                return
+            } catch {
+                guard error.code == .versionConflict else { throw error }
+            }
+            await store.pause(after: attempt)
+        }
+        throw ApusError(.overloaded, "the version is being changed by too many others; try again")
+    }
+
+    /// Notes the outcome of a device that was offered the version since its activation. The last one of an activation counts; a repetition has no effect.
     ///
     /// - Returns: whether it was counted.
-    /// - Throws: 8002 if there is no such version, or it is a draft that no device was offered; 10007 after too many
-    ///   other writes.
+    /// - Throws: 8002 if there is no such version, or the device was not offered it; 10007 after too many other writes.
     package func report(
         _ failed: Bool, reason: String, by device: DeviceID, _ version: FirmwareVersion, _ product: String,
         of customer: String
     ) async throws(ApusError) -> Bool {
         for attempt in 0..<64 {
             let (release, image) = try await image(of: version, product, of: customer)
-            guard release.state != .draft else { throw ApusError(.targetUnknown, "no such version") }
+            let offer = try await store.record(Self.offers, OrderedKey(.unsigned(release.image), .text(device.rawValue)))
+            guard release.state != .draft, offer?.body.activation == release.activation else {
+                throw ApusError(.targetUnknown, "the device was not offered this version")
+            }
             let new = FirmwareOutcome.with {
                 ($0.image, $0.device, $0.failed, $0.reason) = (release.image, device.rawValue, failed, reason)
                 $0.activation = release.activation
@@ -80,6 +106,11 @@ extension FirmwareRecords {
 
     /// Pages of devices that one question looks at, for those that have failed.
     private static let outcomePagesMax = 16
+
+    /// How many devices were offered an image, of which at most 500 are counted.
+    package func offerCount(of image: UInt64) async throws(ApusError) -> Int {
+        try await store.page(Self.offers, prefix: OrderedKey(.unsigned(image)), limit: 500).records.count
+    }
 
     /// Stops a roll-out if its failures require it. Returns whether it was stopped by this.
     package func stopIfFailing(

@@ -24,13 +24,15 @@ package struct FirmwareRecords: Sendable {
         "firmware-groups", layout: 1, key: { partKey($0.customer, $0.product, $0.group, $0.part) })
     static let outcomes = RecordCollection<FirmwareOutcome>(
         "firmware-outcomes", layout: 1, key: { OrderedKey(.unsigned($0.image), .text($0.device)) })
+    static let offers = RecordCollection<FirmwareOffer>(
+        "firmware-offers", layout: 1, key: { OrderedKey(.unsigned($0.image), .text($0.device)) })
     static let tallies = RecordCollection<FirmwareTally>(
         "firmware-tallies", layout: 1, key: { tallyKey($0.image, $0.part) })
     static let totals = RecordCollection<FirmwareTotals>(
         "firmware-totals", layout: 1, key: { OrderedKey(.text($0.customer)) })
 
     package static let catalogue = RecordCatalogue([
-        products, images, chunks, groupParts, outcomes, tallies, totals,
+        products, images, chunks, groupParts, outcomes, offers, tallies, totals,
     ])
 
     /// The parts over which the devices of a group are spread: a question about one device reads a small record.
@@ -40,7 +42,7 @@ package struct FirmwareRecords: Sendable {
     /// The name under which the totals of all customers are. It is no customer.
     private static let all = "*"
     /// The maximum number of attempts of a change if other writes intervene.
-    private static let attemptCountMax = 64
+    static let attemptCountMax = 64
 
     static func key(_ image: UInt64) -> OrderedKey { OrderedKey(.unsigned(image)) }
     static func chunkKey(_ image: UInt64, _ index: UInt64) -> OrderedKey {

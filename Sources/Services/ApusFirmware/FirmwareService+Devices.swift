@@ -35,7 +35,7 @@ extension FirmwareService {
     // MARK: - The question
 
     /// The version that a device is offered (IV-E1). An app needs the right to use the device; a customer and an
-    /// operator to know it.
+    /// operator to know it. The answer to the device itself is noted: its outcome counts.
     ///
     /// - Throws: 8002, 8003 and 12004 for a device of others; 21003 if the device has not reported what it is;
     ///   21031 for a version or language that is none.
@@ -62,6 +62,7 @@ extension FirmwareService {
             let release = try await offer(to: subject.device, current, of: product),
             let image = try await records.image(release.image)?.body
         else { return ClientFirmwareOffer() }
+        if call.session.device != nil { try await records.offered(release, to: subject.device) }
         let reported = states[FirmwareLeaf.language] ?? ""
         let language = [request.language, reported, FirmwareLanguage.standard].first { !$0.isEmpty } ?? ""
         return .with {

@@ -131,7 +131,7 @@ extension FirmwareRecords {
         } while token != nil
     }
 
-    /// Removes the chunks, outcomes and tallies of a deleted image, and then its record.
+    /// Removes the chunks, outcomes, offers and tallies of a deleted image, and then its record.
     ///
     /// Each step removes at most ``FirmwareConfiguration/sweepStepCount`` records. If the node dies, another one begins
     /// again; what is gone is not removed twice. The customer has the bytes back with the last step.
@@ -149,6 +149,11 @@ extension FirmwareRecords {
             let found = try await store.page(Self.outcomes, prefix: Self.key(number), limit: step).records
             guard !found.isEmpty else { break }
             try await store.commit(RecordStep(found.map { Self.outcomes.erase($0.key, fence: .none) }))
+        }
+        while true {
+            let found = try await store.page(Self.offers, prefix: Self.key(number), limit: step).records
+            guard !found.isEmpty else { break }
+            try await store.commit(RecordStep(found.map { Self.offers.erase($0.key, fence: .none) }))
         }
         var last = Effects()
         last.writes = (0..<Self.tallyPartCount).map { Self.tallies.erase(Self.tallyKey(number, $0), fence: .none) }

@@ -9,18 +9,18 @@ import SwiftProtobuf
 struct HooksCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "hooks", abstract: "List the HTTP endpoints of an integrator, and what waits for them.",
-        subcommands: [PutHookCommand.self, DeleteHookCommand.self])
+        subcommands: [PutHookCommand.self, DeleteHookCommand.self, FailedEventsCommand.self])
     @OptionGroup var options: OperatorOptions
     @Option(help: "The customer. Default: -, for devices and users without a customer.")
     var customer = "-"
 
     func run() async throws {
         try await options.show(ClientListHooksRequest.with { $0.customer = customer }) { answer in
-            [["HOOK", "EVENTS", "MESSAGES", "WAITING", "DROPPED", "URL", "FAILURE"]]
+            [["HOOK", "EVENTS", "MESSAGES", "WAITING", "FAILED", "DROPPED", "URL", "FAILURE"]]
                 + answer.hooks.map { hook in
                     [
                         hook.hook, hook.events.isEmpty ? "-" : hook.events.joined(separator: ","),
-                        hook.messages ? "yes" : "no", "\(hook.waiting)", "\(hook.dropped)", hook.url,
+                        hook.messages ? "yes" : "no", "\(hook.waiting)", "\(hook.failed)", "\(hook.dropped)", hook.url,
                         hook.failure.isEmpty ? "-" : hook.failure,
                     ]
                 }
@@ -58,5 +58,69 @@ struct DeleteHookCommand: AsyncParsableCommand {
     func run() async throws {
         let request = ClientDeleteHookRequest.with { ($0.customer, $0.hook) = (hooks.customer, hook) }
         try await hooks.options.show(request) { _ in [["The hook \(hook) is deleted."]] }
+    }
+}
+
+/// `apus hooks failed`. Its verbs are about events that an endpoint has refused.
+struct FailedEventsCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "failed", abstract: "List, retry or drop events that an endpoint has refused.",
+        subcommands: [ListFailedEventsCommand.self, RetryFailedEventsCommand.self, DropFailedEventsCommand.self])
+}
+
+/// `apus hooks failed list HOOK`
+struct ListFailedEventsCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "list", abstract: "List the events that were put aside, the oldest first.")
+    @ParentCommand var hooks: HooksCommand
+    @Argument(help: "The name of the hook.") var hook: String
+    @Option(help: "List so many at most.") var limit: Int = 100
+
+    func run() async throws {
+        guard (1...100).contains(limit) else { throw ValidationError("--limit is 1 to 100") }
+        let request = ClientListFailedEventsRequest.with {
+            ($0.customer, $0.hook, $0.pageSize) = (hooks.customer, hook, UInt32(limit))
+        }
+        try await hooks.options.show(request) { answer in
+            [["ID", "TOPIC", "NAME", "DEVICE", "ACCOUNT", "REASON"]]
+                + answer.events.map { event in
+                    [event.id, event.topic, event.name, event.device, event.account, event.reason]
+                        .map { $0.isEmpty ? "-" : $0 }
+                }
+        }
+    }
+}
+
+/// `apus hooks failed retry HOOK [ID…]`
+struct RetryFailedEventsCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "retry", abstract: "Send the endpoint events again that it has refused.")
+    @ParentCommand var hooks: HooksCommand
+    @Argument(help: "The name of the hook.") var hook: String
+    @Argument(help: "The ids of the events. Default: all.") var ids: [String] = []
+
+    func run() async throws {
+        let request = ClientRetryFailedEventsRequest.with {
+            ($0.customer, $0.hook, $0.ids) = (hooks.customer, hook, ids)
+        }
+        try await hooks.options.show(request) { [["Events that wait again: \($0.count)."]] }
+    }
+}
+
+/// `apus hooks failed drop HOOK ID…`
+struct DropFailedEventsCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "drop", abstract: "Drop events that the endpoint has refused.")
+    @ParentCommand var hooks: HooksCommand
+    @Argument(help: "The name of the hook.") var hook: String
+    @Argument(help: "The ids of the events.") var ids: [String] = []
+    @Flag(help: "Drop all events that were put aside.") var all = false
+
+    func run() async throws {
+        guard all != !ids.isEmpty else { throw ValidationError("name the events, or use --all") }
+        let request = ClientDropFailedEventsRequest.with {
+            ($0.customer, $0.hook, $0.ids) = (hooks.customer, hook, ids)
+        }
+        try await hooks.options.show(request) { [["Events that were dropped: \($0.count)."]] }
     }
 }

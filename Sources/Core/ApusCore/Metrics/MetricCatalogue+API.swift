@@ -12,7 +12,10 @@ extension MetricCatalogue {
         .counter(
             "apus_api_quota_refused_total", "requests",
             "Requests that were refused because the account asked too often (10007)."),
-        .counter("apus_api_audited_total", "requests", "Requests of operators that were written to the audit log."),
+        .counter("apus_api_audited_total", "requests", "Requests that are for the audit log."),
+        .counter(
+            "apus_api_audit_left_out_total", "requests",
+            "Of them, refusals and changes by apps and devices that have no line, because there were too many."),
         .gauge("apus_http_websockets", "connections", "WebSockets that are open."),
         .counter(
             "apus_http_websockets_refused_total", "connections",

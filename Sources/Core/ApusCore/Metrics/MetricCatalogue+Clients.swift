@@ -35,8 +35,8 @@ extension MetricCatalogue {
             [
                 .init(
                     "result",
-                    "`written`; `delivered`, `expired` (`hooks.keep_time`) or `dropped` (`hooks.queue_max`, "
-                        + "`hooks.queue_bytes_max`)"
+                    "`written`; `delivered`, `put_aside` (refused by the endpoint), `expired` (`hooks.keep_time`) or "
+                        + "`dropped` (`hooks.queue_max`, `hooks.queue_bytes_max`, `hooks.failed_max`)"
                 )
             ],
             "Events for the hooks of integrators, by what became of them."),
@@ -140,6 +140,11 @@ extension MetricCatalogue {
             "apus_http_request_seconds", "seconds",
             [.init("route", "path with its parameters by name, or `none`")],
             "Time from the head of an HTTP request to the head of its answer."),
+        .gauge("apus_http_requests_running", "requests", "Requests over REST that are carried out."),
+        .counter(
+            "apus_http_requests_refused_total", "requests",
+            "Requests over REST that were refused because the account, or the operators, had too many in progress "
+                + "(10007)."),
         .counter(
             "apus_http_displaced_total", "connections",
             "HTTP connections that were closed to make room for new ones."),

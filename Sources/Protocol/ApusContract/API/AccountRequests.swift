@@ -70,7 +70,7 @@ extension ClientRegisterUserRequest: ClientRequestMessage {
     public typealias Reply = ClientUser
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            76, "users.register", .post("/v1/customers/{customer}/users"), roles: [.customer, .admin],
+            76, "users.register", .post("/v1/customers/{customer}/users"), roles: [.customer, .admin], isAudited: true,
             fields: [
                 "external_id": FieldRule(pattern: "^[^\\u0000-\\u001f\\u007f]{1,256}$", isRequired: true),
                 "customer": .identifier,

@@ -63,7 +63,7 @@ extension ClientMarkMessageRequest: ClientRequestMessage {
     public typealias Reply = ClientMarkMessageResponse
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            92, "messages.mark", .post("/v1/call-messages/{message}"), roles: [.device, .app, .admin],
+            92, "messages.mark", .post("/v1/call-messages/{message}"), roles: [.device, .app, .admin], isAudited: true,
             fields: ["message": .identifier], "Mark a message as watched, or as new.")
     }
 }

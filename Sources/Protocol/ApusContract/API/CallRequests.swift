@@ -22,7 +22,7 @@ extension ClientListCallsRequest: ClientRequestMessage {
     public typealias Reply = ClientListCallsResponse
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            84, "calls.list", .get("/v1/calls"), roles: [.device, .app, .admin],
+            84, "calls.list", .get("/v1/calls"), roles: [.device, .app, .admin], isForNamedDevices: true,
             fields: [
                 "device": .optionalIdentifier, "account": .optionalIdentifier,
                 "page_token": FieldRule(pattern: "^([0-9]{1,16}-[A-Za-z0-9._-]{1,63})?$"),

@@ -36,7 +36,10 @@ public struct ClientRequestInfo: Sendable, Hashable {
     public let roles: ClientRoles
     /// The request may be sent again where its answer was lost: it does then what it did before, or nothing.
     public let isIdempotent: Bool
-    /// An operator's action: it is written to the audit log.
+    /// A token that is for certain devices only (IV-A3) may make it too. Each request that names a device then concerns
+    /// one of these. Any other request refuses such a token with 12004.
+    public let isForNamedDevices: Bool
+    /// A change by an operator or an integrator: it is written to the audit log.
     public let isAudited: Bool
     /// What fields must be, by their names in the proto file.
     public let fields: [String: FieldRule]
@@ -48,12 +51,13 @@ public struct ClientRequestInfo: Sendable, Hashable {
     /// - Precondition: the number is not 0.
     public init(
         _ number: UInt16, _ name: String, _ path: HTTPRule? = nil, alias: HTTPRule? = nil, roles: ClientRoles,
-        isIdempotent: Bool = true, isAudited: Bool = false, fields: [String: FieldRule] = [:],
-        oneOf: [RequestShape] = [], _ summary: String
+        isIdempotent: Bool = true, isForNamedDevices: Bool = false, isAudited: Bool = false,
+        fields: [String: FieldRule] = [:], oneOf: [RequestShape] = [], _ summary: String
     ) {
         precondition(number != 0, "a request's number is not 0")
         (self.number, self.name, self.path, self.alias, self.roles) = (number, name, path, alias, roles)
         (self.isIdempotent, self.isAudited, self.summary) = (isIdempotent, isAudited, summary)
+        self.isForNamedDevices = isForNamedDevices
         (self.fields, self.oneOf) = (fields, oneOf)
     }
 }

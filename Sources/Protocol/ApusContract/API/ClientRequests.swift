@@ -3,14 +3,17 @@
 extension ClientSubscribeRequest: ClientRequestMessage {
     public typealias Reply = ClientSubscribeResponse
     public static var info: ClientRequestInfo {
-        ClientRequestInfo(5, "topics.subscribe", roles: .all, "Subscribe to the events of a topic on this connection.")
+        ClientRequestInfo(
+            5, "topics.subscribe", roles: .all, isForNamedDevices: true,
+            "Subscribe to the events of a topic on this connection.")
     }
 }
 
 extension ClientUnsubscribeRequest: ClientRequestMessage {
     public typealias Reply = ClientUnsubscribeResponse
     public static var info: ClientRequestInfo {
-        ClientRequestInfo(6, "topics.unsubscribe", roles: .all, "End the subscription to a topic.")
+        ClientRequestInfo(
+            6, "topics.unsubscribe", roles: .all, isForNamedDevices: true, "End the subscription to a topic.")
     }
 }
 
@@ -26,7 +29,7 @@ extension ClientRelayCredentialsRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             8, "relay.credentials", .post("/v1/relay/credentials"), alias: .get("/v1/relay/credentials"),
-            roles: [.device, .app], "Get credentials of the cluster's relays for a time.")
+            roles: [.device, .app], isForNamedDevices: true, "Get credentials of the cluster's relays for a time.")
     }
 }
 
@@ -34,7 +37,8 @@ extension ClientAcknowledgeRequest: ClientRequestMessage {
     public typealias Reply = ClientAcknowledgeResponse
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            9, "topics.acknowledge", roles: .all, "Acknowledge all events of a topic up to a cursor.")
+            9, "topics.acknowledge", roles: .all, isForNamedDevices: true,
+            "Acknowledge all events of a topic up to a cursor.")
     }
 }
 
@@ -44,7 +48,7 @@ extension ClientListDevicesRequest: ClientRequestMessage {
     public typealias Reply = ClientListDevicesResponse
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            20, "devices.list", .get("/v1/devices"), roles: [.app, .customer, .admin],
+            20, "devices.list", .get("/v1/devices"), roles: [.app, .customer, .admin], isForNamedDevices: true,
             fields: ["account": .optionalIdentifier, "page_token": .optionalIdentifier],
             "List the devices of an account.")
     }
@@ -54,7 +58,7 @@ extension ClientGetDeviceRequest: ClientRequestMessage {
     public typealias Reply = ClientDevice
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            21, "devices.get", .get("/v1/devices/{device}"), roles: [.app, .customer, .admin],
+            21, "devices.get", .get("/v1/devices/{device}"), roles: [.app, .customer, .admin], isForNamedDevices: true,
             fields: ["device": .identifier],
             "Get a device.")
     }
@@ -64,7 +68,8 @@ extension ClientGetPresenceRequest: ClientRequestMessage {
     public typealias Reply = ClientPresence
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            22, "presence.get", .get("/v1/devices/{device}/presence"), roles: .app, fields: ["device": .identifier],
+            22, "presence.get", .get("/v1/devices/{device}/presence"), roles: .app, isForNamedDevices: true,
+            fields: ["device": .identifier],
             "Get whether a device is online, offline or asleep.")
     }
 }

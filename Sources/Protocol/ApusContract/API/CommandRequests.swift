@@ -5,6 +5,7 @@ extension ClientSendCommandRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             56, "commands.send", .post("/v1/devices/{device}/commands"), roles: .app, isIdempotent: false,
+            isForNamedDevices: true,
             fields: [
                 "device": .identifier, "id": .optionalCommand, "ttl_seconds": FieldRule(range: 0...604_800),
             ],
@@ -21,7 +22,7 @@ extension ClientGetCommandRequest: ClientRequestMessage {
     public typealias Reply = ClientCommand
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            57, "commands.get", .get("/v1/devices/{device}/commands/{id}"), roles: .app,
+            57, "commands.get", .get("/v1/devices/{device}/commands/{id}"), roles: .app, isForNamedDevices: true,
             fields: ["device": .identifier, "id": .command],
             "Get what is known of a command. The newest 32 that have ended are kept.")
     }
@@ -31,7 +32,7 @@ extension ClientListCommandsRequest: ClientRequestMessage {
     public typealias Reply = ClientListCommandsResponse
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            58, "commands.list", .get("/v1/devices/{device}/commands"), roles: .app,
+            58, "commands.list", .get("/v1/devices/{device}/commands"), roles: .app, isForNamedDevices: true,
             fields: ["device": .identifier], "List the commands of a device, and the order in which they are sent.")
     }
 }
@@ -41,6 +42,7 @@ extension ClientCancelCommandRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             59, "commands.cancel", .delete("/v1/devices/{device}/commands/{id}"), roles: .app, isIdempotent: false,
+            isForNamedDevices: true,
             fields: ["device": .identifier, "id": .command], "End a command that was not sent to its device yet.")
     }
 }
@@ -49,7 +51,7 @@ extension ClientSetCommandOrderRequest: ClientRequestMessage {
     public typealias Reply = ClientSetCommandOrderResponse
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            60, "commands.order", .post("/v1/devices/{device}/command-order"), roles: .app,
+            60, "commands.order", .post("/v1/devices/{device}/command-order"), roles: .app, isForNamedDevices: true,
             fields: ["device": .identifier], "Set when the next command of a device is sent.")
     }
 }

@@ -41,7 +41,7 @@ extension ClientPutHookRequest: ClientRequestMessage {
                 "customer": .identifier, "hook": .identifier,
                 "url": .hookURL,
                 "events": FieldRule(
-                    pattern: "^(alarm|share|system|property)$", itemCount: 0...4, itemsDiffer: true),
+                    pattern: "^(alarm|share|system|property|call)$", itemCount: 0...5, itemsDiffer: true),
             ],
             "Set an HTTP endpoint that receives events, or raw data of apps and devices.")
     }
@@ -66,6 +66,39 @@ extension ClientDeleteHookRequest: ClientRequestMessage {
     }
 }
 
+extension ClientListFailedEventsRequest: ClientRequestMessage {
+    public typealias Reply = ClientListFailedEventsResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            116, "hooks.failed", .get("/v1/customers/{customer}/hooks/{hook}/failed"), roles: [.customer, .admin],
+            fields: ["customer": .identifier, "hook": .identifier, "page_token": .optionalEvent],
+            "List the events that an endpoint has refused, and that were put aside.")
+    }
+}
+
+extension ClientRetryFailedEventsRequest: ClientRequestMessage {
+    public typealias Reply = ClientRetryFailedEventsResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            117, "hooks.retry", .post("/v1/customers/{customer}/hooks/{hook}/failed/retry"),
+            roles: [.customer, .admin],
+            isIdempotent: false, isAudited: true,
+            fields: ["customer": .identifier, "hook": .identifier, "ids": .events],
+            "Send an endpoint events again that it has refused.")
+    }
+}
+
+extension ClientDropFailedEventsRequest: ClientRequestMessage {
+    public typealias Reply = ClientDropFailedEventsResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            118, "hooks.drop", .post("/v1/customers/{customer}/hooks/{hook}/failed/drop"), roles: [.customer, .admin],
+            isIdempotent: false, isAudited: true,
+            fields: ["customer": .identifier, "hook": .identifier, "ids": .events],
+            "Drop events that an endpoint has refused.")
+    }
+}
+
 extension ClientAccountEvent: ClientEventMessage {
     public static var info: ClientEventInfo {
         ClientEventInfo(
@@ -74,6 +107,8 @@ extension ClientAccountEvent: ClientEventMessage {
 }
 
 extension FieldRule {
+    fileprivate static let optionalEvent = Self(pattern: "^([0-9]{1,16}-[0-9a-f]{1,16})?$")
+    fileprivate static let events = Self(pattern: "^[0-9]{1,16}-[0-9a-f]{1,16}$", itemCount: 0...100)
     /// `http` or `https`, a host, a port, a path and a query. An address of IPv6, which only operators may name, is
     /// left out.
     public static let hookURL: Self = {

@@ -129,6 +129,7 @@ extension ClientQueryFirmwareRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             140, "firmware.query", .get("/v1/devices/{device}/firmware"), roles: [.device, .app, .customer, .admin],
+            isForNamedDevices: true,
             fields: [
                 "device": .identifier, "current_version": FieldRule(pattern: "^(\(FirmwareVersion.pattern))?$"),
                 "language": FieldRule(pattern: "^[A-Za-z0-9-]{0,35}$"),

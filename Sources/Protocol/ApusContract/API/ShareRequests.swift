@@ -15,6 +15,7 @@ extension ClientUnbindDeviceRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             64, "devices.unbind", .delete("/v1/devices/{device}/binding"), roles: [.app, .customer, .admin],
+            isAudited: true,
             fields: ["device": .identifier],
             "Unbind a device from its account, end all its shares, and revoke the device's tokens.")
     }
@@ -25,7 +26,7 @@ extension ClientTransferDeviceRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             65, "devices.transfer", .post("/v1/devices/{device}/transfer"), roles: [.app, .customer, .admin],
-            isIdempotent: false, fields: ["device": .identifier, "account": .identifier],
+            isIdempotent: false, isAudited: true, fields: ["device": .identifier, "account": .identifier],
             "Bind a device to another account, end all its shares, and revoke the device's tokens.")
     }
 }
@@ -35,6 +36,7 @@ extension ClientShareDeviceRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             66, "devices.share", .post("/v1/devices/{device}/shares"), roles: [.app, .customer, .admin],
+            isAudited: true,
             fields: ["device": .identifier, "account": .identifier], "Let another account use a device.")
     }
 }
@@ -44,6 +46,7 @@ extension ClientUnshareDeviceRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             67, "devices.unshare", .delete("/v1/devices/{device}/shares/{account}"), roles: [.app, .customer, .admin],
+            isAudited: true,
             fields: ["device": .identifier, "account": .identifier], "End the use of a device by another account.")
     }
 }
@@ -53,6 +56,7 @@ extension ClientListSharesRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             68, "devices.shares", .get("/v1/devices/{device}/shares"), roles: [.app, .customer, .admin],
+            isForNamedDevices: true,
             fields: ["device": .identifier], "List the other accounts that may use a device.")
     }
 }

@@ -5,6 +5,7 @@ extension ClientReadPropertyRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             50, "properties.read", .get("/v1/devices/{device}/properties"), roles: [.device, .app],
+            isForNamedDevices: true,
             fields: ["device": .identifier, "path": .path],
             "Read a part of a device's model, or the whole model, also while the device is offline.")
     }
@@ -15,6 +16,7 @@ extension ClientWritePropertyRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             51, "properties.write", .post("/v1/devices/{device}/properties"), roles: .app, isIdempotent: false,
+            isForNamedDevices: true,
             fields: ["device": .identifier, "path": .path, "json": .json, "if_version": .version],
             "Write a setting of a device or a user property. The device receives a setting when it is connected.")
     }
@@ -25,7 +27,8 @@ extension ClientAddUserPropertyRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             52, "properties.add", .post("/v1/devices/{device}/user-properties/{name}"), roles: .app,
-            isIdempotent: false, fields: ["device": .identifier, "name": .propertyName, "json": .json],
+            isIdempotent: false, isForNamedDevices: true,
+            fields: ["device": .identifier, "name": .propertyName, "json": .json],
             "Add a user property to a device's model, or replace it.")
     }
 }
@@ -35,7 +38,7 @@ extension ClientDeleteUserPropertyRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             53, "properties.delete", .delete("/v1/devices/{device}/user-properties/{name}"), roles: .app,
-            isIdempotent: false, fields: ["device": .identifier, "name": .propertyName],
+            isIdempotent: false, isForNamedDevices: true, fields: ["device": .identifier, "name": .propertyName],
             "Delete a user property of a device's model.")
     }
 }

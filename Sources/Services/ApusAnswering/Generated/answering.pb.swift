@@ -230,11 +230,33 @@ package nonisolated struct AnsweringMessage: @unchecked Sendable {
     set {_uniqueStorage()._isCut = newValue}
   }
 
+  /// Bytes that are counted for it in the totals of its account: its largest size while it is recorded, and then its
+  /// MP4. 0: none, of an earlier release.
+  package var countedBytes: UInt64 {
+    get {_storage._countedBytes}
+    set {_uniqueStorage()._countedBytes = newValue}
+  }
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
 
   fileprivate var _storage = _StorageClass.defaultInstance
+}
+
+/// Bytes of the messages and greetings of an account; of the account *, those of all accounts
+package nonisolated struct AnsweringTotals: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var account: String = String()
+
+  package var bytes: UInt64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
 }
 
 /// A piece of the frames of a message, of its MP4, or of a greeting
@@ -250,8 +272,11 @@ package nonisolated struct AnsweringPiece: Sendable {
 
   package var data: Data = Data()
 
-  /// Of a greeting: the number of its upload.
+  /// Of a greeting: the number of its upload, and the account whose totals have its bytes; empty: none, of an earlier
+  /// release.
   package var upload: UInt64 = 0
+
+  package var account: String = String()
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -343,7 +368,7 @@ nonisolated extension AnsweringMachine: SwiftProtobuf.Message, SwiftProtobuf._Me
 
 nonisolated extension AnsweringMessage: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Message"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{1}party\0\u{1}account\0\u{3}caller_device\0\u{3}caller_account\0\u{1}state\0\u{3}started_ms\0\u{3}until_ms\0\u{3}expires_ms\0\u{1}epoch\0\u{1}sequence\0\u{1}frames\0\u{3}frames_lost\0\u{3}frame_bytes\0\u{3}frame_pieces\0\u{3}first_us\0\u{3}last_us\0\u{1}bytes\0\u{1}pieces\0\u{3}is_watched\0\u{3}is_cut\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{1}party\0\u{1}account\0\u{3}caller_device\0\u{3}caller_account\0\u{1}state\0\u{3}started_ms\0\u{3}until_ms\0\u{3}expires_ms\0\u{1}epoch\0\u{1}sequence\0\u{1}frames\0\u{3}frames_lost\0\u{3}frame_bytes\0\u{3}frame_pieces\0\u{3}first_us\0\u{3}last_us\0\u{1}bytes\0\u{1}pieces\0\u{3}is_watched\0\u{3}is_cut\0\u{3}counted_bytes\0")
 
   fileprivate class _StorageClass {
     var _call: String = String()
@@ -367,6 +392,7 @@ nonisolated extension AnsweringMessage: SwiftProtobuf.Message, SwiftProtobuf._Me
     var _pieces: UInt32 = 0
     var _isWatched: Bool = false
     var _isCut: Bool = false
+    var _countedBytes: UInt64 = 0
 
       // This property is used as the initial default value for new instances of the type.
       // The type itself is protecting the reference to its storage via CoW semantics.
@@ -398,6 +424,7 @@ nonisolated extension AnsweringMessage: SwiftProtobuf.Message, SwiftProtobuf._Me
       _pieces = source._pieces
       _isWatched = source._isWatched
       _isCut = source._isCut
+      _countedBytes = source._countedBytes
     }
   }
 
@@ -437,6 +464,7 @@ nonisolated extension AnsweringMessage: SwiftProtobuf.Message, SwiftProtobuf._Me
         case 19: try { try decoder.decodeSingularUInt32Field(value: &_storage._pieces) }()
         case 20: try { try decoder.decodeSingularBoolField(value: &_storage._isWatched) }()
         case 21: try { try decoder.decodeSingularBoolField(value: &_storage._isCut) }()
+        case 22: try { try decoder.decodeSingularUInt64Field(value: &_storage._countedBytes) }()
         default: break
         }
       }
@@ -508,6 +536,9 @@ nonisolated extension AnsweringMessage: SwiftProtobuf.Message, SwiftProtobuf._Me
       if _storage._isCut != false {
         try visitor.visitSingularBoolField(value: _storage._isCut, fieldNumber: 21)
       }
+      if _storage._countedBytes != 0 {
+        try visitor.visitSingularUInt64Field(value: _storage._countedBytes, fieldNumber: 22)
+      }
     }
     try unknownFields.traverse(visitor: &visitor)
   }
@@ -538,6 +569,7 @@ nonisolated extension AnsweringMessage: SwiftProtobuf.Message, SwiftProtobuf._Me
         if _storage._pieces != rhs_storage._pieces {return false}
         if _storage._isWatched != rhs_storage._isWatched {return false}
         if _storage._isCut != rhs_storage._isCut {return false}
+        if _storage._countedBytes != rhs_storage._countedBytes {return false}
         return true
       }
       if !storagesAreEqual {return false}
@@ -547,9 +579,44 @@ nonisolated extension AnsweringMessage: SwiftProtobuf.Message, SwiftProtobuf._Me
   }
 }
 
+nonisolated extension AnsweringTotals: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Totals"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}bytes\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.account) }()
+      case 2: try { try decoder.decodeSingularUInt64Field(value: &self.bytes) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.account.isEmpty {
+      try visitor.visitSingularStringField(value: self.account, fieldNumber: 1)
+    }
+    if self.bytes != 0 {
+      try visitor.visitSingularUInt64Field(value: self.bytes, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: AnsweringTotals, rhs: AnsweringTotals) -> Bool {
+    if lhs.account != rhs.account {return false}
+    if lhs.bytes != rhs.bytes {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
 nonisolated extension AnsweringPiece: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Piece"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}of\0\u{1}index\0\u{1}data\0\u{1}upload\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}of\0\u{1}index\0\u{1}data\0\u{1}upload\0\u{1}account\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -561,6 +628,7 @@ nonisolated extension AnsweringPiece: SwiftProtobuf.Message, SwiftProtobuf._Mess
       case 2: try { try decoder.decodeSingularUInt32Field(value: &self.index) }()
       case 3: try { try decoder.decodeSingularBytesField(value: &self.data) }()
       case 4: try { try decoder.decodeSingularFixed64Field(value: &self.upload) }()
+      case 5: try { try decoder.decodeSingularStringField(value: &self.account) }()
       default: break
       }
     }
@@ -579,6 +647,9 @@ nonisolated extension AnsweringPiece: SwiftProtobuf.Message, SwiftProtobuf._Mess
     if self.upload != 0 {
       try visitor.visitSingularFixed64Field(value: self.upload, fieldNumber: 4)
     }
+    if !self.account.isEmpty {
+      try visitor.visitSingularStringField(value: self.account, fieldNumber: 5)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -587,6 +658,7 @@ nonisolated extension AnsweringPiece: SwiftProtobuf.Message, SwiftProtobuf._Mess
     if lhs.index != rhs.index {return false}
     if lhs.data != rhs.data {return false}
     if lhs.upload != rhs.upload {return false}
+    if lhs.account != rhs.account {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

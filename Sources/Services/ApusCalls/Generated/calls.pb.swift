@@ -1616,6 +1616,9 @@ package nonisolated struct CallPush: Sendable {
   /// The call is over for the app: it is not notified any more.
   package var over: Bool = false
 
+  /// It may have been notified, and has not taken the call: it is notified of the end.
+  package var cancel: Bool = false
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -1710,6 +1713,29 @@ package nonisolated struct CallStoredPush: Sendable {
   package var tokenTag: UInt64 = 0
 
   package var tokenIssuedS: Int64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+/// Whose token of a provider is: the app that has registered it last. The key is the provider and a hash of the token.
+package nonisolated struct CallPushOwner: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var provider: String = String()
+
+  /// SHA-256 of the token, in hexadecimal digits.
+  package var token: String = String()
+
+  package var account: String = String()
+
+  package var access: String = String()
+
+  /// That of the registration, in Unix milliseconds.
+  package var sinceMs: Int64 = 0
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -3508,7 +3534,7 @@ nonisolated extension CallFinishedTaken: SwiftProtobuf.Message, SwiftProtobuf._M
 
 nonisolated extension CallPush: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Push"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{1}caller\0\u{1}party\0\u{1}endpoint\0\u{1}type\0\u{1}extra\0\u{3}started_ms\0\u{3}ring_end_ms\0\u{1}over\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{1}caller\0\u{1}party\0\u{1}endpoint\0\u{1}type\0\u{1}extra\0\u{3}started_ms\0\u{3}ring_end_ms\0\u{1}over\0\u{1}cancel\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -3525,6 +3551,7 @@ nonisolated extension CallPush: SwiftProtobuf.Message, SwiftProtobuf._MessageImp
       case 7: try { try decoder.decodeSingularInt64Field(value: &self.startedMs) }()
       case 8: try { try decoder.decodeSingularInt64Field(value: &self.ringEndMs) }()
       case 9: try { try decoder.decodeSingularBoolField(value: &self.over) }()
+      case 10: try { try decoder.decodeSingularBoolField(value: &self.cancel) }()
       default: break
       }
     }
@@ -3562,6 +3589,9 @@ nonisolated extension CallPush: SwiftProtobuf.Message, SwiftProtobuf._MessageImp
     if self.over != false {
       try visitor.visitSingularBoolField(value: self.over, fieldNumber: 9)
     }
+    if self.cancel != false {
+      try visitor.visitSingularBoolField(value: self.cancel, fieldNumber: 10)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -3575,6 +3605,7 @@ nonisolated extension CallPush: SwiftProtobuf.Message, SwiftProtobuf._MessageImp
     if lhs.startedMs != rhs.startedMs {return false}
     if lhs.ringEndMs != rhs.ringEndMs {return false}
     if lhs.over != rhs.over {return false}
+    if lhs.cancel != rhs.cancel {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -3732,6 +3763,56 @@ nonisolated extension CallStoredPush: SwiftProtobuf.Message, SwiftProtobuf._Mess
     if lhs.sinceMs != rhs.sinceMs {return false}
     if lhs.tokenTag != rhs.tokenTag {return false}
     if lhs.tokenIssuedS != rhs.tokenIssuedS {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension CallPushOwner: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".PushOwner"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}provider\0\u{1}token\0\u{1}account\0\u{1}access\0\u{3}since_ms\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.provider) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.token) }()
+      case 3: try { try decoder.decodeSingularStringField(value: &self.account) }()
+      case 4: try { try decoder.decodeSingularStringField(value: &self.access) }()
+      case 5: try { try decoder.decodeSingularInt64Field(value: &self.sinceMs) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.provider.isEmpty {
+      try visitor.visitSingularStringField(value: self.provider, fieldNumber: 1)
+    }
+    if !self.token.isEmpty {
+      try visitor.visitSingularStringField(value: self.token, fieldNumber: 2)
+    }
+    if !self.account.isEmpty {
+      try visitor.visitSingularStringField(value: self.account, fieldNumber: 3)
+    }
+    if !self.access.isEmpty {
+      try visitor.visitSingularStringField(value: self.access, fieldNumber: 4)
+    }
+    if self.sinceMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.sinceMs, fieldNumber: 5)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CallPushOwner, rhs: CallPushOwner) -> Bool {
+    if lhs.provider != rhs.provider {return false}
+    if lhs.token != rhs.token {return false}
+    if lhs.account != rhs.account {return false}
+    if lhs.access != rhs.access {return false}
+    if lhs.sinceMs != rhs.sinceMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

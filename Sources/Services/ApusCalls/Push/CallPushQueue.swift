@@ -12,8 +12,8 @@ final class CallPushQueue: Sendable {
 
     let lanes: [AsyncStream<CallPush>]
     private let feeds: [AsyncStream<CallPush>.Continuation]
-    /// Notifications whose end waits in a lane.
-    private let over = Mutex<Set<String>>([])
+    /// Notifications whose end waits in a lane; true for those that were not sent.
+    private let over = Mutex<[String: Bool]>([:])
 
     init() {
         let made = (0..<Self.laneCount).map { _ in
@@ -23,15 +23,20 @@ final class CallPushQueue: Sendable {
     }
 
     func yield(_ push: CallPush) {
-        if push.over { over.withLock { _ = $0.insert(push.id) } }
+        if push.over { over.withLock { $0[push.id] = false } }
         let lane = feeds[Int(push.id.hashValue.magnitude % UInt(Self.laneCount))]
         if case .enqueued = lane.yield(push) { return }
         if push.over { ended(push) }
     }
 
     /// The end of this notification waits behind it.
-    func isOver(_ push: CallPush) -> Bool { over.withLock { $0.contains(push.id) } }
+    func isOver(_ push: CallPush) -> Bool { over.withLock { $0[push.id] != nil } }
+
+    /// The notification is not sent, since its end waits behind it.
+    func skipped(_ push: CallPush) { over.withLock { if $0[push.id] != nil { $0[push.id] = true } } }
+
+    func wasSkipped(_ push: CallPush) -> Bool { over.withLock { $0[push.id] ?? false } }
 
     /// The end of a notification was taken from its lane.
-    func ended(_ push: CallPush) { over.withLock { _ = $0.remove(push.id) } }
+    func ended(_ push: CallPush) { over.withLock { $0[push.id] = nil } }
 }

@@ -22,8 +22,17 @@ package protocol CallPusher: Sendable {
     ///   - timeLeft: the message is of no use afterwards.
     func push(id: String, owner: String, _ body: [UInt8], timeLeft: Duration)
 
-    /// Does not send the message any more.
-    func cancel(id: String)
+    /// Does not send the message any more. If it may have been sent, the other one follows it.
+    func cancel(id: String, then next: CallPushMessage?)
+}
+
+/// A message for the push service.
+package struct CallPushMessage: Sendable, Hashable {
+    /// As ``CallPusher/push(id:owner:_:timeLeft:)`` has them.
+    package var id: String
+    package var owner: String
+    package var body: [UInt8]
+    package var timeLeft: Duration
 }
 
 /// An owner of a call asks its own node to notify an app.
@@ -65,8 +74,8 @@ extension CallService {
         var pushed: Set<String> = []
         if pusher.isUsed, party.kind == .account {
             let oldest = view.clock.wallMilliseconds() - PushRegistration.keepTime
-            let current = try await records.pushes(of: party.id).filter { $0.sinceMs >= oldest && !isRevoked($0) }
-            pushed = Set(current.map(\.access))
+            let valid = try await records.pushes(of: party.id).filter { $0.sinceMs >= oldest && !isRevoked($0) }
+            pushed = Set(try await records.current(valid).map(\.access))
         }
         let endpoints = reached.endpoints + pushed.subtracting(reached.endpoints).sorted()
         return endpoints.map { endpoint in
@@ -85,7 +94,7 @@ extension CallService {
                             await self.push(push)
                             continue
                         }
-                        self.pusher.cancel(id: push.id)
+                        self.pusher.cancel(id: push.id, then: await self.cancelNotice(of: push))
                         self.pushes.ended(push)
                     }
                 }
@@ -95,32 +104,53 @@ extension CallService {
 
     /// Sends the notification. If the registration cannot be read, it is tried again as long as the call rings.
     private func push(_ push: CallPush) async {
+        guard let message = await message(of: push, .ring, unless: { self.pushes.isOver(push) }) else {
+            return pushes.skipped(push)
+        }
+        pusher.push(id: message.id, owner: message.owner, message.body, timeLeft: message.timeLeft)
+    }
+
+    /// What tells an app that a call is over which it has not taken; nil if it was not notified of it, or its time to
+    /// ring is over.
+    private func cancelNotice(of push: CallPush) async -> CallPushMessage? {
+        guard push.cancel, !pushes.wasSkipped(push) else { return nil }
+        return await message(of: push, .cancel, unless: { false })
+    }
+
+    /// A notification for an app; nil if it has no registration, or the call does not ring any more.
+    private func message(
+        of push: CallPush, _ event: CallPushContent.Event, unless isOver: () -> Bool
+    ) async -> CallPushMessage? {
         while !Task.isCancelled {
             let left = push.ringEndMs - view.clock.wallMilliseconds()
-            guard left > 0, !pushes.isOver(push) else { return }
+            guard left > 0, !isOver() else { return nil }
             do throws(ApusError) {
-                return try await send(push, within: .milliseconds(left))
+                return try await message(of: push, event, within: .milliseconds(left))
             } catch {
                 limited.log(.warning, "An app cannot be notified of a call", metadata: Logger.facts(of: error))
-                guard error.code != .badParameter else { return }
+                guard error.code != .badParameter else { return nil }
             }
             try? await Task.sleep(for: Self.pushRetryDelay)
         }
+        return nil
     }
 
-    private func send(_ push: CallPush, within time: Duration) async throws(ApusError) {
-        guard let stored = try await records.push(account: push.party.id, access: push.endpoint) else { return }
-        guard !isRevoked(stored) else {
+    private func message(
+        of push: CallPush, _ event: CallPushContent.Event, within time: Duration
+    ) async throws(ApusError) -> CallPushMessage? {
+        guard let stored = try await records.push(account: push.party.id, access: push.endpoint) else { return nil }
+        guard !isRevoked(stored), try await !records.current([stored]).isEmpty else {
             // If that fails, the next call tries it again.
             _ = try? await records.unregister(account: stored.account, access: stored.access)
-            return
+            return nil
         }
         let registration = try PushRegistration(provider: stored.provider, token: stored.token, topic: stored.topic)
         let content = CallPushContent(
-            call: push.call, caller: push.caller.id, called: push.party.id, type: push.type.rawValue,
+            event, call: push.call, caller: push.caller.id, called: push.party.id, type: push.type.rawValue,
             extra: String(decoding: push.extra, as: UTF8.self), startedMs: push.startedMs, ringEndMs: push.ringEndMs)
-        pusher.push(
-            id: push.id, owner: push.party.id, content.message(to: registration, access: push.endpoint), timeLeft: time)
+        return CallPushMessage(
+            id: event == .ring ? push.id : "\(push.id).cancel", owner: push.party.id,
+            body: content.message(to: registration, access: push.endpoint), timeLeft: time)
     }
 
     /// The token with which the app has registered was revoked. A registration of an earlier release names none.

@@ -57,6 +57,15 @@ package struct PushRegistration: Sendable, Hashable {
 
 /// A call as a push notification has it (CALL-10, CALL-11).
 package struct CallPushContent: Sendable, Hashable {
+    /// What the notification says.
+    package enum Event: String, Sendable, Hashable {
+        /// The app is called.
+        case ring = "call"
+        /// A call of which it was notified is over.
+        case cancel
+    }
+
+    package var event: Event
     package var call: String
     /// Who calls.
     package var caller: String
@@ -70,8 +79,10 @@ package struct CallPushContent: Sendable, Hashable {
     package var ringEndMs: Int64
 
     package init(
-        call: String, caller: String, called: String, type: Int, extra: String, startedMs: Int64, ringEndMs: Int64
+        _ event: Event = .ring, call: String, caller: String, called: String, type: Int, extra: String,
+        startedMs: Int64, ringEndMs: Int64
     ) {
+        self.event = event
         (self.call, self.caller, self.called, self.type) = (call, caller, called, type)
         (self.extra, self.startedMs, self.ringEndMs) = (extra, startedMs, ringEndMs)
     }
@@ -87,8 +98,8 @@ package struct CallPushContent: Sendable, Hashable {
 
     private func payload(extra: String) -> [String: Any] {
         var param: [String: Any] = [
-            "sessionId": call, "curId": called, "targetId": caller, "callType": type, "callEvent": "call",
-            "eventName": "call", "timeout": (ringEndMs - startedMs) / 1000,
+            "sessionId": call, "curId": called, "targetId": caller, "callType": type, "callEvent": event.rawValue,
+            "eventName": event.rawValue, "timeout": (ringEndMs - startedMs) / 1000,
         ]
         if !extra.isEmpty { param["extra"] = extra }
         let text = Self.json(param).flatMap { String(bytes: $0, encoding: .utf8) } ?? "{}"
@@ -103,7 +114,7 @@ package struct CallPushContent: Sendable, Hashable {
     /// The message for the webhook: a JSON object.
     package func message(to registration: PushRegistration, access: String) -> [UInt8] {
         var message: [String: Any] = [
-            "type": "call.ring", "call": call, "account": called, "access": access,
+            "type": event == .ring ? "call.ring" : "call.cancel", "call": call, "account": called, "access": access,
             "provider": registration.provider.rawValue, "token": registration.token, "topic": registration.topic,
             "expires": ringEndMs / 1000,
         ]

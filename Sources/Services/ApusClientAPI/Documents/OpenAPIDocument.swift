@@ -92,10 +92,7 @@ package struct OpenAPIDocument {
         }
         var entries: [(String, JSON)] = [
             ("operationId", .string(name)), ("summary", .string(operation.info.summary)),
-            (
-                "description",
-                .string("For clients of role \(operation.info.roles.names.joined(separator: ", ")).")
-            ),
+            ("description", .string(Self.whoMay(operation.info))),
             ("tags", .strings([String(operation.info.name.prefix { $0 != "." })])),
         ]
         let rest = fields.filter { !rule.fields.contains($0.name) }
@@ -108,6 +105,11 @@ package struct OpenAPIDocument {
         }
         entries.append(("responses", responses(operation)))
         return .object(entries)
+    }
+
+    private static func whoMay(_ info: ClientRequestInfo) -> String {
+        "For clients of role \(info.roles.names.joined(separator: ", "))."
+            + (info.isForNamedDevices ? " Also with a token for certain devices, about these." : "")
     }
 
     private static let idempotencyKey = JSON.object([

@@ -91,11 +91,12 @@ extension ClientCall {
 
 extension Session {
     /// An operator knows all devices; an integrator those that are assigned to it; an app those that its account may
-    /// use, or those of them that its token names.
+    /// use. A token that names devices knows no others.
     package func mayKnow(_ record: DeviceRecord) -> Bool {
+        guard allowedDevices?.contains(record.device) ?? true else { return false }
         guard role != .admin else { return true }
         guard role != .customer else { return record.customer?.rawValue == account.rawValue }
-        return record.right(of: account) != nil && (allowedDevices?.contains(record.device) ?? true)
+        return record.right(of: account) != nil
     }
 }
 

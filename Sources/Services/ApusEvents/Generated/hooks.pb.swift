@@ -84,9 +84,39 @@ package nonisolated struct HookStoredEvent: Sendable {
   /// The number of its account's share of the queue; 0: none, of a node that counts no shares.
   package var share: UInt32 = 0
 
+  /// It waits since then, in Unix milliseconds: it was put aside before. 0: since time_ms.
+  package var waitsSinceMs: Int64 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
+}
+
+/// An event that its endpoint has refused, and that was put aside, as a record.
+package nonisolated struct HookFailedEvent: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var event: HookStoredEvent {
+    get {_event ?? HookStoredEvent()}
+    set {_event = newValue}
+  }
+  /// Returns true if `event` has been explicitly set.
+  package var hasEvent: Bool {self._event != nil}
+  /// Clears the value of `event`. Subsequent reads from it will return its default value.
+  package mutating func clearEvent() {self._event = nil}
+
+  package var reason: String = String()
+
+  /// Unix milliseconds.
+  package var failedMs: Int64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+
+  fileprivate var _event: HookStoredEvent? = nil
 }
 
 /// What the owner of a hook knows of its queue.
@@ -123,6 +153,20 @@ package nonisolated struct HookQueue: Sendable {
 
   /// Those of them that belong to accounts, by the numbers of their shares. A share is that of one account, or of a few.
   package var shares: [HookShare] = []
+
+  /// The events of the next request at most; 0: as many as a request may have. The endpoint has refused more.
+  package var batch: UInt32 = 0
+
+  /// Events that were put aside since the endpoint has taken one.
+  package var refusals: UInt32 = 0
+
+  /// Events that are put aside, about, and those of accounts.
+  package var failed: UInt64 = 0
+
+  package var failedShares: [HookShare] = []
+
+  /// Of so many of the oldest events, the endpoint has refused one at least; 0: none is known.
+  package var suspects: UInt32 = 0
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -201,12 +245,67 @@ package nonisolated struct HookDelivered: Sendable {
 
   package var shares: [HookShare] = []
 
+  /// The endpoint has refused the events themselves: so many were in the request.
+  package var refused: UInt32 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
 }
 
 package nonisolated struct HookDeliveredReply: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+/// 0x0165: the endpoint has refused a single event.
+package nonisolated struct HookRefused: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var share: UInt32 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+package nonisolated struct HookRefusedReply: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// It is put aside; otherwise there is no room for it, and it is dropped.
+  package var kept: Bool = false
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+/// 0x0166: events that were put aside were taken back or dropped.
+package nonisolated struct HookCleared: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var shares: [HookShare] = []
+
+  /// None is left.
+  package var all: Bool = false
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+package nonisolated struct HookClearedReply: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
@@ -264,6 +363,9 @@ package nonisolated struct HookDeliver: Sendable {
 
   /// Another attempt may begin then, in Unix milliseconds.
   package var untilMs: Int64 = 0
+
+  /// The events of the request at most; 0: as many as a request may have.
+  package var batch: UInt32 = 0
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -366,7 +468,7 @@ nonisolated extension HookStored: SwiftProtobuf.Message, SwiftProtobuf._MessageI
 
 nonisolated extension HookStoredEvent: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".StoredEvent"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}customer\0\u{1}hook\0\u{3}time_ms\0\u{1}number\0\u{1}json\0\u{1}share\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}customer\0\u{1}hook\0\u{3}time_ms\0\u{1}number\0\u{1}json\0\u{1}share\0\u{3}waits_since_ms\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -380,6 +482,7 @@ nonisolated extension HookStoredEvent: SwiftProtobuf.Message, SwiftProtobuf._Mes
       case 4: try { try decoder.decodeSingularFixed64Field(value: &self.number) }()
       case 5: try { try decoder.decodeSingularBytesField(value: &self.json) }()
       case 6: try { try decoder.decodeSingularUInt32Field(value: &self.share) }()
+      case 7: try { try decoder.decodeSingularInt64Field(value: &self.waitsSinceMs) }()
       default: break
       }
     }
@@ -404,6 +507,9 @@ nonisolated extension HookStoredEvent: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if self.share != 0 {
       try visitor.visitSingularUInt32Field(value: self.share, fieldNumber: 6)
     }
+    if self.waitsSinceMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.waitsSinceMs, fieldNumber: 7)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -414,6 +520,51 @@ nonisolated extension HookStoredEvent: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if lhs.number != rhs.number {return false}
     if lhs.json != rhs.json {return false}
     if lhs.share != rhs.share {return false}
+    if lhs.waitsSinceMs != rhs.waitsSinceMs {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension HookFailedEvent: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".FailedEvent"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}event\0\u{1}reason\0\u{3}failed_ms\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularMessageField(value: &self._event) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.reason) }()
+      case 3: try { try decoder.decodeSingularInt64Field(value: &self.failedMs) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
+    try { if let v = self._event {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 1)
+    } }()
+    if !self.reason.isEmpty {
+      try visitor.visitSingularStringField(value: self.reason, fieldNumber: 2)
+    }
+    if self.failedMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.failedMs, fieldNumber: 3)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: HookFailedEvent, rhs: HookFailedEvent) -> Bool {
+    if lhs._event != rhs._event {return false}
+    if lhs.reason != rhs.reason {return false}
+    if lhs.failedMs != rhs.failedMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -421,7 +572,7 @@ nonisolated extension HookStoredEvent: SwiftProtobuf.Message, SwiftProtobuf._Mes
 
 nonisolated extension HookQueue: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Queue"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}waiting\0\u{1}dropped\0\u{1}failures\0\u{1}failure\0\u{3}sending_until_ms\0\u{3}next_ms\0\u{1}more\0\u{1}customer\0\u{1}hook\0\u{3}byte_count\0\u{1}shares\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}waiting\0\u{1}dropped\0\u{1}failures\0\u{1}failure\0\u{3}sending_until_ms\0\u{3}next_ms\0\u{1}more\0\u{1}customer\0\u{1}hook\0\u{3}byte_count\0\u{1}shares\0\u{1}batch\0\u{1}refusals\0\u{1}failed\0\u{3}failed_shares\0\u{1}suspects\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -440,6 +591,11 @@ nonisolated extension HookQueue: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
       case 9: try { try decoder.decodeSingularStringField(value: &self.hook) }()
       case 10: try { try decoder.decodeSingularUInt64Field(value: &self.byteCount) }()
       case 11: try { try decoder.decodeRepeatedMessageField(value: &self.shares) }()
+      case 12: try { try decoder.decodeSingularUInt32Field(value: &self.batch) }()
+      case 13: try { try decoder.decodeSingularUInt32Field(value: &self.refusals) }()
+      case 14: try { try decoder.decodeSingularUInt64Field(value: &self.failed) }()
+      case 15: try { try decoder.decodeRepeatedMessageField(value: &self.failedShares) }()
+      case 16: try { try decoder.decodeSingularUInt32Field(value: &self.suspects) }()
       default: break
       }
     }
@@ -479,6 +635,21 @@ nonisolated extension HookQueue: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
     if !self.shares.isEmpty {
       try visitor.visitRepeatedMessageField(value: self.shares, fieldNumber: 11)
     }
+    if self.batch != 0 {
+      try visitor.visitSingularUInt32Field(value: self.batch, fieldNumber: 12)
+    }
+    if self.refusals != 0 {
+      try visitor.visitSingularUInt32Field(value: self.refusals, fieldNumber: 13)
+    }
+    if self.failed != 0 {
+      try visitor.visitSingularUInt64Field(value: self.failed, fieldNumber: 14)
+    }
+    if !self.failedShares.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.failedShares, fieldNumber: 15)
+    }
+    if self.suspects != 0 {
+      try visitor.visitSingularUInt32Field(value: self.suspects, fieldNumber: 16)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -494,6 +665,11 @@ nonisolated extension HookQueue: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
     if lhs.hook != rhs.hook {return false}
     if lhs.byteCount != rhs.byteCount {return false}
     if lhs.shares != rhs.shares {return false}
+    if lhs.batch != rhs.batch {return false}
+    if lhs.refusals != rhs.refusals {return false}
+    if lhs.failed != rhs.failed {return false}
+    if lhs.failedShares != rhs.failedShares {return false}
+    if lhs.suspects != rhs.suspects {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -621,7 +797,7 @@ nonisolated extension HookWrittenReply: SwiftProtobuf.Message, SwiftProtobuf._Me
 
 nonisolated extension HookDelivered: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Delivered"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}delivered\0\u{1}expired\0\u{1}failure\0\u{1}more\0\u{3}byte_count\0\u{1}shares\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}delivered\0\u{1}expired\0\u{1}failure\0\u{1}more\0\u{3}byte_count\0\u{1}shares\0\u{1}refused\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -635,6 +811,7 @@ nonisolated extension HookDelivered: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 4: try { try decoder.decodeSingularBoolField(value: &self.more) }()
       case 5: try { try decoder.decodeSingularUInt64Field(value: &self.byteCount) }()
       case 6: try { try decoder.decodeRepeatedMessageField(value: &self.shares) }()
+      case 7: try { try decoder.decodeSingularUInt32Field(value: &self.refused) }()
       default: break
       }
     }
@@ -659,6 +836,9 @@ nonisolated extension HookDelivered: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if !self.shares.isEmpty {
       try visitor.visitRepeatedMessageField(value: self.shares, fieldNumber: 6)
     }
+    if self.refused != 0 {
+      try visitor.visitSingularUInt32Field(value: self.refused, fieldNumber: 7)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -669,6 +849,7 @@ nonisolated extension HookDelivered: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs.more != rhs.more {return false}
     if lhs.byteCount != rhs.byteCount {return false}
     if lhs.shares != rhs.shares {return false}
+    if lhs.refused != rhs.refused {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -688,6 +869,120 @@ nonisolated extension HookDeliveredReply: SwiftProtobuf.Message, SwiftProtobuf._
   }
 
   package static func ==(lhs: HookDeliveredReply, rhs: HookDeliveredReply) -> Bool {
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension HookRefused: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Refused"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}share\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularUInt32Field(value: &self.share) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.share != 0 {
+      try visitor.visitSingularUInt32Field(value: self.share, fieldNumber: 1)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: HookRefused, rhs: HookRefused) -> Bool {
+    if lhs.share != rhs.share {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension HookRefusedReply: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".RefusedReply"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}kept\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularBoolField(value: &self.kept) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.kept != false {
+      try visitor.visitSingularBoolField(value: self.kept, fieldNumber: 1)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: HookRefusedReply, rhs: HookRefusedReply) -> Bool {
+    if lhs.kept != rhs.kept {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension HookCleared: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Cleared"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}shares\0\u{1}all\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeRepeatedMessageField(value: &self.shares) }()
+      case 2: try { try decoder.decodeSingularBoolField(value: &self.all) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.shares.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.shares, fieldNumber: 1)
+    }
+    if self.all != false {
+      try visitor.visitSingularBoolField(value: self.all, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: HookCleared, rhs: HookCleared) -> Bool {
+    if lhs.shares != rhs.shares {return false}
+    if lhs.all != rhs.all {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension HookClearedReply: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".ClearedReply"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap()
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    // Load everything into unknown fields
+    while try decoder.nextFieldNumber() != nil {}
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: HookClearedReply, rhs: HookClearedReply) -> Bool {
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -768,7 +1063,7 @@ nonisolated extension HookFoundReply: SwiftProtobuf.Message, SwiftProtobuf._Mess
 
 nonisolated extension HookDeliver: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Deliver"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}customer\0\u{1}hook\0\u{3}until_ms\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}customer\0\u{1}hook\0\u{3}until_ms\0\u{1}batch\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -779,6 +1074,7 @@ nonisolated extension HookDeliver: SwiftProtobuf.Message, SwiftProtobuf._Message
       case 1: try { try decoder.decodeSingularStringField(value: &self.customer) }()
       case 2: try { try decoder.decodeSingularStringField(value: &self.hook) }()
       case 3: try { try decoder.decodeSingularInt64Field(value: &self.untilMs) }()
+      case 4: try { try decoder.decodeSingularUInt32Field(value: &self.batch) }()
       default: break
       }
     }
@@ -794,6 +1090,9 @@ nonisolated extension HookDeliver: SwiftProtobuf.Message, SwiftProtobuf._Message
     if self.untilMs != 0 {
       try visitor.visitSingularInt64Field(value: self.untilMs, fieldNumber: 3)
     }
+    if self.batch != 0 {
+      try visitor.visitSingularUInt32Field(value: self.batch, fieldNumber: 4)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -801,6 +1100,7 @@ nonisolated extension HookDeliver: SwiftProtobuf.Message, SwiftProtobuf._Message
     if lhs.customer != rhs.customer {return false}
     if lhs.hook != rhs.hook {return false}
     if lhs.untilMs != rhs.untilMs {return false}
+    if lhs.batch != rhs.batch {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -322,6 +322,24 @@ package nonisolated struct FirmwareOutcome: Sendable {
   package init() {}
 }
 
+/// That a device was offered an image. Only its outcome counts.
+package nonisolated struct FirmwareOffer: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var image: UInt64 = 0
+
+  package var device: String = String()
+
+  /// that of the release, when it was offered last
+  package var activation: UInt64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
 /// A part of the outcomes of an image, counted: devices are spread over parts by a hash of their ids.
 package nonisolated struct FirmwareTally: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
@@ -801,6 +819,46 @@ nonisolated extension FirmwareOutcome: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if lhs.device != rhs.device {return false}
     if lhs.failed != rhs.failed {return false}
     if lhs.reason != rhs.reason {return false}
+    if lhs.activation != rhs.activation {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension FirmwareOffer: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Offer"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}image\0\u{1}device\0\u{1}activation\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularFixed64Field(value: &self.image) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.device) }()
+      case 3: try { try decoder.decodeSingularUInt64Field(value: &self.activation) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.image != 0 {
+      try visitor.visitSingularFixed64Field(value: self.image, fieldNumber: 1)
+    }
+    if !self.device.isEmpty {
+      try visitor.visitSingularStringField(value: self.device, fieldNumber: 2)
+    }
+    if self.activation != 0 {
+      try visitor.visitSingularUInt64Field(value: self.activation, fieldNumber: 3)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: FirmwareOffer, rhs: FirmwareOffer) -> Bool {
+    if lhs.image != rhs.image {return false}
+    if lhs.device != rhs.device {return false}
     if lhs.activation != rhs.activation {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true

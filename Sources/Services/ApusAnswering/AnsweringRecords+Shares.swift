@@ -1,0 +1,155 @@
+package import ApusCore
+import ApusStorage
+import SwiftProtobuf
+
+/// The bytes that the messages and greetings of answering machines may have in the record store, so that one account
+/// cannot fill the store of all.
+package struct AnsweringShares: Sendable, Hashable {
+    /// Those of one account.
+    package var accountMax: Int
+    /// Those of all accounts. An account has at most eight ninths of what the others leave (decision 14).
+    package var allMax: Int
+
+    package init(accountMax: Int, allMax: Int) { (self.accountMax, self.allMax) = (accountMax, allMax) }
+
+    /// How many bytes more an account may have.
+    package func room(own: UInt64, all: UInt64) -> UInt64 {
+        let others = all - min(all, own)
+        let left = UInt64(max(0, allMax)) - min(others, UInt64(max(0, allMax)))
+        let limit = min(UInt64(max(0, accountMax)), left / 9 * 8)
+        return limit - min(limit, own)
+    }
+}
+
+/// The totals are changed in the step of what they count. So they are right whichever node dies, and whoever repeats a
+/// step changes them once.
+extension AnsweringRecords {
+    static let totals = RecordCollection<AnsweringTotals>(
+        "answering-totals", layout: 1, key: { OrderedKey(.text($0.account)) })
+    /// The name of the totals of all accounts. It is no account.
+    private static let all = "*"
+    private static let attemptsMax = 32
+
+    /// The bytes of an account, and of all.
+    package func bytes(of account: String) async throws(ApusError) -> (own: UInt64, all: UInt64) {
+        let found = try await store.records(
+            Self.totals, [OrderedKey(.text(account)), OrderedKey(.text(Self.all))])
+        return (found[0]?.body.bytes ?? 0, found[1]?.body.bytes ?? 0)
+    }
+
+    /// Writes a message together with the bytes that are counted for it.
+    ///
+    /// - Parameters:
+    ///   - version: the one that was read; nil for a new message.
+    ///   - bytes: what is counted from now on.
+    ///   - shares: nil where less is counted than before, or what is there already.
+    /// - Returns: the message as it was written, with its version.
+    /// - Throws: 10030 if the message was changed since, 10007 beyond the share of its account.
+    package func put(
+        _ message: AnsweringMessage, version: UInt64?, counting bytes: UInt64, within shares: AnsweringShares? = nil
+    ) async throws(ApusError) -> (message: AnsweringMessage, version: UInt64) {
+        var new = message
+        new.countedBytes = bytes
+        let write = try Self.messages.put(new, fence: .none, if: version.map { .version($0) } ?? .absent)
+        let charge = [message.account: Int64(clamping: bytes) - Int64(clamping: message.countedBytes)]
+        let versions = try await commit(charge, within: shares) { () async throws(ApusError) in
+            let known = try await store.record(Self.messages, OrderedKey(.text(message.call)))?.version
+            guard known == version else { throw ApusError(.versionConflict, "the message was changed by others") }
+            return [write]
+        }
+        return (new, versions.first ?? 0)
+    }
+
+    /// Writes a piece of a greeting, in place of one of its place and index.
+    ///
+    /// - Throws: 10007 beyond the share of the account.
+    func putGreeting(
+        _ piece: AnsweringPiece, of account: String, within shares: AnsweringShares
+    ) async throws(ApusError) {
+        var piece = piece
+        piece.account = account
+        let key = Self.key(piece.of, piece.index)
+        for attempt in 0..<Self.attemptsMax {
+            let old = try await store.record(Self.greetings, key)
+            var charges = [account: Int64(piece.data.count)]
+            if let old = old?.body, !old.account.isEmpty { charges[old.account, default: 0] -= Int64(old.data.count) }
+            let write = try Self.greetings.put(piece, fence: .none, if: old.map { .version($0.version) } ?? .absent)
+            do throws(ApusError) {
+                try await commit(charges, within: shares, attemptsMax: 1) { () throws(ApusError) in [write] }
+                return
+            } catch {
+                guard error.code == .versionConflict else { throw error }
+            }
+            await store.pause(after: attempt)
+        }
+        throw ApusError(.versionConflict, "the greeting is being changed by others")
+    }
+
+    /// Removes all pieces of a greeting. Can be repeated.
+    func eraseGreeting(_ place: String) async throws(ApusError) {
+        for attempt in 0..<Self.attemptsMax {
+            let found = try await store.page(
+                Self.greetings, prefix: Self.key(place, 0), below: Self.key(place, .max),
+                limit: AnsweringConfiguration.stepCount
+            ).records
+            guard !found.isEmpty else { return }
+            var charges: [String: Int64] = [:]
+            for piece in found where !piece.body.account.isEmpty {
+                charges[piece.body.account, default: 0] -= Int64(piece.body.data.count)
+            }
+            let writes = found.map { Self.greetings.erase($0.key, fence: .none, if: .version($0.version)) }
+            do throws(ApusError) {
+                try await commit(charges, within: nil, attemptsMax: 1) { () throws(ApusError) in writes }
+            } catch {
+                guard error.code == .versionConflict else { throw error }
+                await store.pause(after: attempt)
+            }
+        }
+    }
+
+    /// Commits writes with changes of the totals, as one step.
+    ///
+    /// - Parameter writes: asked at each attempt.
+    /// - Returns: the versions of the writes.
+    /// - Throws: 10007 beyond the share of an account that grows; 10030 if others change the same all the time.
+    @discardableResult
+    private func commit(
+        _ charges: [String: Int64], within shares: AnsweringShares?, attemptsMax: Int = Self.attemptsMax,
+        _ writes: () async throws(ApusError) -> [RecordWrite]
+    ) async throws(ApusError) -> [UInt64] {
+        let accounts = charges.filter { $0.value != 0 }.keys.sorted()
+        for attempt in 0..<attemptsMax {
+            var step = try await writes()
+            let keys = (accounts + [Self.all]).map { OrderedKey(.text($0)) }
+            let found = accounts.isEmpty ? [] : try await store.records(Self.totals, keys)
+            let all = found.last??.body.bytes ?? 0
+            for (account, record) in zip(accounts, found) {
+                let (own, delta) = (record?.body.bytes ?? 0, charges[account] ?? 0)
+                if let shares, delta > 0, UInt64(delta) > shares.room(own: own, all: all) {
+                    throw ApusError(.overloaded, "the messages and greetings of the account have no more room")
+                }
+                step.append(try Self.totalWrite(account, own, delta, record?.version))
+            }
+            if !accounts.isEmpty {
+                step.append(
+                    try Self.totalWrite(Self.all, all, charges.values.reduce(0, +), found.last??.version))
+            }
+            do throws(ApusError) {
+                return try await store.commit(RecordStep(step))
+            } catch {
+                guard error.code == .versionConflict, attempt < attemptsMax - 1 else { throw error }
+            }
+            await store.pause(after: attempt)
+        }
+        throw ApusError(.versionConflict)
+    }
+
+    private static func totalWrite(
+        _ account: String, _ bytes: UInt64, _ delta: Int64, _ version: UInt64?
+    ) throws(ApusError) -> RecordWrite {
+        let sum = delta < 0 ? bytes - min(bytes, delta.magnitude) : bytes + delta.magnitude
+        return try totals.put(
+            .with { ($0.account, $0.bytes) = (account, sum) }, fence: .none, if: version.map { .version($0) } ?? .absent
+        )
+    }
+}
