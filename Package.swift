@@ -286,10 +286,10 @@ let package = Package(
         layer(
             "Node", "ApusNode",
             [
-                "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport",
-                "ApusStorage", "ApusEtcd", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI",
-                "ApusOperators", "ApusThings", "ApusFirmware", "ApusCommands", "ApusCalls", "ApusAnswering",
-                "ApusEvents", "ApusRelayService",
+                "ApusCore", "ApusThreads", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusMedia",
+                "ApusTransport", "ApusStorage", "ApusEtcd", "ApusCluster", "ApusSessions", "ApusChannels",
+                "ApusClientAPI", "ApusOperators", "ApusThings", "ApusFirmware", "ApusCommands", "ApusCalls",
+                "ApusAnswering", "ApusEvents", "ApusRelayService",
                 "ApusGateway", "ApusHTTP", "ApusWebhooks", "ApusTraversal", "ApusRelay", "ApusTLS",
                 "ApusNodeConfiguration", nioCore,
                 nioPosix, lifecycle, unixSignals, protobuf, log, coreMetrics,
@@ -323,7 +323,8 @@ let package = Package(
             [
                 "ApusCore", "ApusConfiguration", "ApusContract", "ApusMedia", "ApusStorage", "ApusCluster",
                 "ApusSessions", "ApusThings", "ApusRelayService", "ApusHTTP", "ApusNodeConfiguration", "ApusRelayNode",
-                "ApusNode", "ApusClient", "ApusDevice", "ApusTLS", "ApusTraversal", "ApusLocal", "CApusThreads",
+                "ApusNode", "ApusClient", "ApusDevice", "ApusTLS", "ApusTraversal", "ApusLocal", "ApusThreads",
+                "CApusThreads",
                 nioCore,
                 nioPosix, nioHTTP1, nioFoundationCompat, protobuf, crypto, unixSignals, log, coreMetrics, arguments,
             ], for: .size),

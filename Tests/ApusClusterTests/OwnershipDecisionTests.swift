@@ -41,6 +41,27 @@ struct OwnershipDecisionTests {
         #expect(gone.nextIncarnation(of: NodeName(unchecked: "b")) == node("b", 5))
     }
 
+    @Test("Of two processes that join as one incarnation the second is fenced (10025), whatever the map has lost")
+    func joinAsTwin() throws {
+        func twin(_ process: UInt64) -> OwnershipDecision {
+            .join(node("b", 4), addresses: addresses("b"), weight: 100, process: process)
+        }
+        let map = try map(join("a"), twin(7))
+        #expect(try map.applying(twin(7)) == nil)
+        #expect(throws: ApusError(.fenced)) { try map.applying(twin(8)) }
+        // A node of an earlier version wrote the map: the process starts again, whichever of the two it is.
+        var rewritten = map
+        rewritten.members[1].process = 0
+        for process in [7, 8] as [UInt64] {
+            #expect(throws: ApusError(.fenced)) { try rewritten.applying(twin(process)) }
+        }
+        #expect(map.isAlive(node("b", 4), process: 7) && !map.isAlive(node("b", 4), process: 8))
+        #expect(rewritten.isAlive(node("b", 4), process: 7))
+        #expect(rewritten.isSuccessor(of: map) && map.isSuccessor(of: rewritten))
+        let decoded = try ClusterMap(decoding: map.encoded(), revision: map.revision, cluster: map.cluster)
+        #expect(decoded.members[1].process == 7)
+    }
+
     @Test("A single node that starts again owns everything under a later epoch")
     func rejoinAlone() throws {
         let map = try map(join("a"), join("a", 2))

@@ -27,6 +27,46 @@ struct OwnershipStateMachineTests {
         return nil
     }
 
+    @Test("A process that finds its incarnation taken by another one's join does not join (10025)")
+    func joinOfAnother() throws {
+        func twin(_ process: UInt64) -> OwnershipDecision {
+            .join(node("a"), addresses: addresses("a"), weight: 100, process: process)
+        }
+        let before = try map(join("b"))
+        var machine = Machine(map: ClusterMap(cluster: before.cluster))
+        _ = machine.handle(.tick, now: at(0))
+        _ = machine.handle(.read(before), now: at(0))
+        _ = machine.handle(.propose(1, twin(7)), now: at(0))
+        #expect(machine.handle(.swapLost, now: at(1)) == [.read])
+        let others = try before.after(twin(8))
+        #expect(
+            machine.handle(.read(others), now: at(2)) == [.adopt(others), .settled(1, .failed(ApusError(.fenced)))])
+    }
+
+    @Test("A process whose join was made, though no answer came, joins; a map that names another process fences it")
+    func ownProcess() throws {
+        func twin(_ process: UInt64) -> OwnershipDecision {
+            .join(node("a"), addresses: addresses("a"), weight: 100, process: process)
+        }
+        let before = try map(join("b"))
+        var machine = Machine(map: ClusterMap(cluster: before.cluster))
+        _ = machine.handle(.tick, now: at(0))
+        _ = machine.handle(.read(before), now: at(0))
+        _ = machine.handle(.propose(1, twin(7)), now: at(0))
+        _ = machine.handle(.storeFailed(ApusError(.storageFailed)), now: at(1))
+        #expect(machine.handle(.tick, now: at(100)) == [.read])
+        var own = try before.after(twin(7))
+        #expect(machine.handle(.read(own), now: at(101)).contains(.settled(1, .decided(own))))
+        own.revision += 1
+        own.members[1].process = 0
+        #expect(machine.handle(.refresh, now: at(102)) == [.read])
+        #expect(machine.handle(.read(own), now: at(103)) == [.adopt(own)])
+        own.revision += 1
+        own.members[1].process = 8
+        #expect(machine.handle(.refresh, now: at(104)) == [.read])
+        #expect(machine.handle(.read(own), now: at(105)) == [.adopt(own), .fenced])
+    }
+
     @Test("The first in rank declares a death at once, the second 30 ms later")
     func rank() throws {
         var (first, _) = try member("a", of: map(join("b"), join("c")))

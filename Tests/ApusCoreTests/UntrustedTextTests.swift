@@ -17,6 +17,19 @@ struct UntrustedTextTests {
         #expect(UntrustedText.escaped(text) == expected)
     }
 
+    @Test(
+        "What could control a terminal is shown as JSON escapes it, and all else stays as it is",
+        arguments: [
+            ("ann", "ann"), ("Ünï-cödé 写真 👩🏽‍🚒", "Ünï-cödé 写真 👩🏽‍🚒"), ("a\nb\tc", "a\nb\tc"), (#"a\u{a}"#, #"a\u{a}"#),
+            ("{\"a\":\"\u{1b}[2J\u{7}\"}", #"{"a":"\u001b[2J\u0007"}"#), ("a\r\n", "a\\u000d\n"),
+            ("\u{202e}gpj.exe", #"\u202egpj.exe"#), ("\u{9b}31m", #"\u009b31m"#), ("\u{7f}", #"\u007f"#),
+            ("\u{e0001}", #"\udb40\udc01"#), ("", ""),
+        ])
+    func shown(_ text: String, _ expected: String) {
+        #expect(UntrustedText.shown(text) == expected)
+        #expect(UntrustedText.shown(expected) == expected)
+    }
+
     @Test("A long text is cut")
     func long() {
         let text = String(repeating: "x", count: 100_000)

@@ -24,7 +24,7 @@ extension HTTPListenerTests {
         func wallSeconds() -> Int64 { 0 }
     }
 
-    private func withWebSockets(
+    func withWebSockets(
         _ node: Node = Node(), max: Int = 100, body: @Sendable (HostPort) async throws -> Void
     ) async throws {
         var sources = node.sources
@@ -38,7 +38,7 @@ extension HTTPListenerTests {
     }
 
     /// A WebSocket that has not sent its hello.
-    private static func open(_ address: HostPort) async throws -> (channel: any Channel, received: Received) {
+    static func open(_ address: HostPort) async throws -> (channel: any Channel, received: Received) {
         let (channel, received) = try await Received.connect(address)
         try await channel.writeAndFlush(ByteBuffer(string: upgrade())).get()
         try await until { received.contains("\r\n\r\n") || !channel.isActive }
@@ -56,7 +56,7 @@ extension HTTPListenerTests {
         return frame
     }
 
-    private static func hello(_ token: String) -> ByteBuffer {
+    static func hello(_ token: String) -> ByteBuffer {
         frame(#"{"hello":{"role":"ROLE_APP","token":"\#(token)"}}"#)
     }
 

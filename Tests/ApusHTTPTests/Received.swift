@@ -3,19 +3,21 @@ import NIOCore
 import NIOPosix
 import Synchronization
 
-/// What a client of the listener has received, as one text.
+/// What a client of the listener has received.
 final class Received: ChannelInboundHandler, Sendable {
     typealias InboundIn = ByteBuffer
 
-    private let content = Mutex("")
+    private let content = Mutex<[UInt8]>([])
 
-    var text: String { content.withLock { $0 } }
+    var bytes: [UInt8] { content.withLock { $0 } }
 
-    func contains(_ part: String) -> Bool { content.withLock { $0.contains(part) } }
+    var text: String { String(decoding: bytes, as: UTF8.self) }
+
+    func contains(_ part: String) -> Bool { text.contains(part) }
 
     func channelRead(context: ChannelHandlerContext, data: NIOAny) {
         let buffer = unwrapInboundIn(data)
-        content.withLock { $0 += String(buffer: buffer) }
+        content.withLock { $0 += buffer.readableBytesView }
     }
 
     /// A connection to the listener. The kernel receives little ahead of the client.

@@ -86,6 +86,29 @@ struct PresenceStateMachineTests {
                 == [.push(Presence(online: .offline, time: 110), [app])])
     }
 
+    @Test("A device was seen when it signed in last, or when its last connection ended; not when it is announced again")
+    func seen() {
+        var machine = machine()
+        _ = machine.register(.init(place: home, instance: 7), now: time(1), wallSeconds: 101)
+        #expect(machine.memory.seenSeconds == 101)
+        // An edge says again what it has said.
+        let order = machine.memory.newest
+        _ = machine.register(.init(place: home, instance: 7, order: order), now: time(2), wallSeconds: 102)
+        #expect(machine.memory.seenSeconds == 101)
+        _ = machine.unregister(home, isResumable: true, now: time(10), wallSeconds: 110)
+        _ = machine.tick(now: time(13), wallSeconds: 113)
+        #expect(machine.presence.online == .offline && machine.memory.seenSeconds == 113)
+        _ = machine.register(.init(place: home, instance: 7, order: order), now: time(50), wallSeconds: 150)
+        #expect(machine.memory.seenSeconds == 150)
+        // The next owner has what was written, and hears of the session again.
+        var next = self.machine()
+        next.restore(machine.memory)
+        _ = next.register(.init(place: home, instance: 7, order: order), now: time(60), wallSeconds: 160)
+        #expect(next.memory.seenSeconds == 150)
+        _ = next.unregister(home, isResumable: false, now: time(70), wallSeconds: 170)
+        #expect(next.memory.seenSeconds == 170)
+    }
+
     @Test("A node's death starts the grace of the sessions there and drops the subscribers there")
     func nodeLost() {
         var machine = online()

@@ -141,6 +141,8 @@ struct AnsweringMachineTests {
         }
         try await app.session.setGreeting(of: DeviceID(unchecked: "bell"), frames)
         try await refuseSmallFrames(app, frames)
+        try await setLargeGreeting(cluster)
+        try await app.session.setGreeting(of: DeviceID(unchecked: "bell"), frames)
         let machine = try await app.session.answeringMachine(of: DeviceID(unchecked: "bell"))
         #expect(machine.isEnabled && (machine.greeting ?? .zero) > .seconds(1.5))
         // The device is away: its machine answers at once.
@@ -189,6 +191,23 @@ struct AnsweringMachineTests {
         _ = try await app.next(next) { $0.stage == .message }
         try await app.session.hangUpCall(next)
         #expect(try await app.session.callMessages(of: bellID).isEmpty, "a caller that says nothing leaves no message")
+    }
+
+    /// Nearly 1.5 MiB, from the command line, which uses REST.
+    private func setLargeGreeting(_ cluster: Cluster) async throws {
+        let (ffmpeg, path) = (try #require(Tool.ffmpeg), cluster.file("long.mp4"))
+        let made = Tool.run(
+            ffmpeg,
+            [
+                "-v", "error", "-f", "lavfi", "-i", "nullsrc=size=160x120:rate=25,geq=random(1)*255:128:128", "-t", "28",
+                "-c:v", "libx264", "-preset", "ultrafast", "-tune", "zerolatency", "-g", "50", "-pix_fmt", "yuv420p",
+                "-b:v", "410k", "-maxrate", "410k", "-bufsize", "100k", path,
+            ])
+        try #require(made != nil, "ffmpeg cannot make a clip")
+        let size = try #require(try FileManager.default.attributesOfItem(atPath: path)[.size] as? Int)
+        try #require((1_250_000..<(3 << 19)).contains(size), "the clip has \(size) bytes")
+        let set = try cluster.run("messages", "machine", "--device", "bell", "--greeting", path)
+        #expect(set.status == 0 && set.output.contains("27 s"), "\(set.all)")
     }
 
     /// Small frames, of which 2 MiB could hold tens of thousands.

@@ -82,4 +82,39 @@ struct CallKillTests {
         #expect(try await back.end(call)?.code == .callCancelled)
         #expect(ContinuousClock.now - start < .seconds(2))
     }
+
+    @Test("A call that was in progress when all nodes died ends for both sides when they return (CALL-13)")
+    func allDied() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 30_690)
+        defer { cluster.down() }
+        let (bell, app) = try await CallClient.pair(cluster)
+        defer { for client in [bell, app] { client.close() } }
+        let call = try await app.ring(bell)
+        _ = try await bell.session.acceptCall(call)
+        _ = try await app.next(call) { $0.stage == .accepted }
+        for client in [bell, app] { _ = try await client.session.reportCallConnected(call) }
+        for node in 1...3 { Glibc.kill(try cluster.pid(node), SIGKILL) }
+        let up = try cluster.run("cluster", "up")
+        #expect(up.status == 0, "\(up.all)")
+        for client in [bell, app] {
+            let isEnded = try await eventually { () throws(ApusError) in
+                for case .ended(let error, let reason) in client.notices(of: call).map(\.stage) {
+                    return error?.code == .mediaDisconnected && reason == "lost"
+                }
+                throw ApusError(.deadlineExceeded, "the call goes on")
+            }
+            #expect(isEnded)
+        }
+        // A call that goes on while a node dies is not ended by the question.
+        let next = try await app.ring(bell)
+        _ = try await bell.session.acceptCall(next)
+        _ = try await app.next(next) { $0.stage == .accepted }
+        Glibc.kill(try cluster.pid(try cluster.owner(of: "bell")), SIGKILL)
+        for client in [bell, app] {
+            try await eventually { () throws(ApusError) in _ = try await client.session.reportCallConnected(next) }
+        }
+        try await Task.sleep(for: .seconds(3))
+        #expect([bell, app].allSatisfy { !$0.notices(of: next).contains { if case .ended = $0.stage { true } else { false } } })
+        _ = try await app.session.hangUpCall(next)
+    }
 }

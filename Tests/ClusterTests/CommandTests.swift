@@ -247,8 +247,18 @@ struct CommandTests {
         try await Task.sleep(for: .milliseconds(1500))
         #expect(try await app.command(short.id, of: cam).status == .expired)
 
+        // It was seen when its connection ended, and is when it is back.
+        let left = try await app.ask(ClientGetDeviceRequest.with { $0.device = "cam" })
+        #expect(left.lastSeen >= left.boundAt + 1)
         let second = try Device(try Self.session(cluster, node: 3, device: "cam"))
         defer { second.end() }
+        let returned = Int64(Date().timeIntervalSince1970)
+        try await eventually { () throws(ApusError) in
+            let found = try await app.ask(ClientGetDeviceRequest.with { $0.device = "cam" })
+            guard found.lastSeen >= returned, found.boundAt == left.boundAt else {
+                throw ApusError(.internalFailure, "\(found), \(returned)")
+            }
+        }
         for index in [0, 2] {
             try await eventually { () throws(ApusError) in
                 let command = try await app.command(ids[index], of: cam)
@@ -269,6 +279,22 @@ struct CommandTests {
         #expect(second.counts["51"] == nil)
         try await second.session.setAsleep(false)
         #expect(try await sum == #"{"sum":51}"# && second.counts["50"] == nil)
+        // So does one that stays subscribed while it sleeps.
+        _ = try await second.session.ask(ClientSleepRequest.with { $0.asleep = true })
+        await fails(.answerTimedOut) { () throws(ApusError) in
+            _ = try await app.performAction("Action.add.ctlVal", json: "52", on: cam, timeout: .seconds(1))
+        }
+        let kept = try await app.sendCommand(
+            .action(path: "Action.add.ctlVal", json: "53"), to: cam, keptFor: .seconds(60), until: .queued)
+        try await Task.sleep(for: .milliseconds(500))
+        #expect(second.counts["52"] == nil && second.counts["53"] == nil, "a device that sleeps received a command")
+        #expect(try await app.command(kept.id, of: cam).status == .queued)
+        _ = try await second.session.ask(ClientSleepRequest.with { $0.asleep = false })
+        try await eventually { () throws(ApusError) in
+            let command = try await app.command(kept.id, of: cam)
+            guard command.status == .answered else { throw ApusError(.internalFailure, "\(command)") }
+        }
+        #expect(second.counts["53"] == 1 && second.counts["52"] == nil)
     }
 
     /// Waits until the device is offline.

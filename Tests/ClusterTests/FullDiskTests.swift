@@ -82,6 +82,15 @@ struct FullDiskTests {
         defer { work.cancel() }
         try await Self.fill(disk, app.session)
 
+        // A node that cannot write says so.
+        let views = (1...3).map { NodeView($0, of: cluster) }
+        let isShown = views.filter { $0.status?.conditions?.contains { $0.type == "records_unwritable" } ?? false }
+        #expect(!isShown.isEmpty, "no node reports that the records cannot be written")
+        for view in isShown {
+            let health = view.get("/healthz")
+            #expect(health?.status == 200 && health?.body.contains("records_unwritable") == true)
+            #expect(view.get("/metrics")?.body.contains("apus_node_condition{type=\"records_unwritable\"} 1") == true)
+        }
         // What ends with its request needs no record.
         #expect(try await app.session.performAction("Action.add.ctlVal", json: "2", on: Self.bell) == "2")
         await Self.refused(app.session, keptMax: 0)
@@ -104,6 +113,10 @@ struct FullDiskTests {
         unlink(disk.path + "/ballast")
         try await Self.records(app, [first, second])
         try await Self.kept(app.session, timeout: .seconds(20))
+        try await eventually { () throws(ApusError) in
+            let lasting = views.filter { $0.status?.conditions?.contains { $0.type == "records_unwritable" } ?? false }
+            guard lasting.isEmpty else { throw ApusError(.storageFailed, "the condition lasts") }
+        }
     }
 
     @Test(

@@ -11,11 +11,14 @@ import Musl
 struct NodeView: Sendable {
     let port: Int
 
+    init(port: Int) { self.port = port }
+
     init(_ node: Int, of cluster: Cluster) { port = cluster.basePort + (node - 1) * 10 + 2 }
 
     struct Status: Decodable {
         struct Condition: Decodable {
             var type: String
+            var message: String
             var unhealthy: Bool
         }
         struct Sessions: Decodable {

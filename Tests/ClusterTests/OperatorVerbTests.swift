@@ -119,8 +119,24 @@ struct OperatorVerbTests {
         try fails(["--server", "ftp://nowhere"], token, with: "21031")
         try fails(server + trusted, ["APUS_ADMIN_TOKEN": "none"], with: "12001")
         let app = try remote.cluster.run("admin", "token", "--role", "app", "--ttl", "2h")
-        try fails(
-            server + trusted, ["APUS_ADMIN_TOKEN": app.output.trimmingCharacters(in: .whitespacesAndNewlines)],
-            with: "12004")
+        let apps = app.output.trimmingCharacters(in: .whitespacesAndNewlines)
+        try fails(server + trusted, ["APUS_ADMIN_TOKEN": apps], with: "12004")
+
+        // At the local cluster a verb acts as the token that it is given, and as nobody else.
+        let file = remote.cluster.file("app.token")
+        try apps.write(toFile: file, atomically: true, encoding: .utf8)
+        let local = ["--dir", remote.cluster.directory]
+        for verb in [["status"], ["devices"], ["cordon", "n1"]] {
+            for (given, variable) in [(["--token-file", file], [:]), ([], ["APUS_ADMIN_TOKEN": apps])] {
+                let outcome = try Cluster.run(verb + given + local, environment: variable)
+                #expect(outcome.status != 0 && outcome.errors.contains("12004"), "\(verb): \(outcome.all)")
+            }
+        }
+        let own = try Cluster.run(["status", "--token-file", remote.tokenFile] + local)
+        #expect(own.status == 0 && own.output.contains("n1"), "\(own.all)")
+        let missing = try Cluster.run(["status", "--token-file", file + ".none"] + local)
+        #expect(missing.status != 0 && missing.errors.contains("10021"), "\(missing.all)")
+        let trust = try Cluster.run(["status"] + trusted + local)
+        #expect(trust.status != 0 && trust.errors.contains("21031"), "\(trust.all)")
     }
 }

@@ -25,9 +25,11 @@ struct ClusterSimulationTests {
     #if DEBUG
     private static let ringSeedCount: UInt64 = 10
     private static let crowdSeedCount: UInt64 = 5
+    private static let twinSeedCount: UInt64 = 200
     #else
     private static let ringSeedCount: UInt64 = 100
     private static let crowdSeedCount: UInt64 = 6
+    private static let twinSeedCount: UInt64 = 1000
     #endif
     /// The most seeds until a deliberate error must have shown itself.
     private static let mutantSeedCountMax: UInt64 = 600
@@ -56,6 +58,19 @@ struct ClusterSimulationTests {
             let run = ClusterSimulation.run(seed: seed, profile: .cordons)
             if run.isFailed { Issue.record("\(run.report), with cordons") }
         }
+    }
+
+    @Test("Two processes of one node never are one incarnation, and end each other no more than faults make them")
+    func twinsHold() {
+        var (waits, deposed) = (0, 0)
+        let seeds = SeedShare.seeds(of: 0..<Self.twinSeedCount)
+        for seed in seeds {
+            let run = ClusterSimulation.run(seed: seed, profile: .twins)
+            (waits, deposed) = (waits + run.twinWaitCount, deposed + run.deposedCount)
+            if run.isFailed { Issue.record("\(run.report); see it with APUS_SIM_SEED=\(seed) APUS_SIM_PROFILE=twins") }
+        }
+        // The faults reach what they aim at.
+        #expect(waits > 2 * seeds.count && deposed > seeds.count / 20, "\(waits), \(deposed)")
     }
 
     @Test("Invariants hold in a ring of watchers", arguments: SeedShare.chunks(of: 0..<ringSeedCount, size: 10))

@@ -30,6 +30,28 @@ public enum UntrustedText {
         return result
     }
 
+    /// The text with every character that could control a terminal, or that is not shown, as `\u0000`: the escape of
+    /// JSON, which means the same within a JSON text. Line feeds, tabs and the joiners of scripts and emoji stay. Nothing
+    /// else is changed or cut off.
+    public static func shown(_ text: String) -> String {
+        let kept: [Unicode.Scalar] = ["\n", "\t", "\u{200c}", "\u{200d}"]
+        let isShown: (Unicode.Scalar) -> Bool = { Self.isShown($0) || kept.contains($0) }
+        let isPlain = text.utf8.allSatisfy { (0x20..<0x7f).contains($0) || $0 == 0x0a || $0 == 0x09 }
+        guard !isPlain, !text.unicodeScalars.allSatisfy(isShown) else { return text }
+        var result = ""
+        for scalar in text.unicodeScalars {
+            guard !isShown(scalar) else {
+                result.unicodeScalars.append(scalar)
+                continue
+            }
+            for unit in String(scalar).utf16 {
+                let digits = String(unit, radix: 16)
+                result += "\\u" + String(repeating: "0", count: 4 - digits.count) + digits
+            }
+        }
+        return result
+    }
+
     private static func isShown(_ scalar: Unicode.Scalar) -> Bool {
         switch scalar.properties.generalCategory {
         case .control, .format, .lineSeparator, .paragraphSeparator, .surrogate, .privateUse, .unassigned: false

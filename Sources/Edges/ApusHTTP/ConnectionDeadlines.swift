@@ -151,6 +151,9 @@ final class ConnectionDeadlineHandler: ChannelInboundHandler, ChannelOutboundHan
         context.fireChannelWritabilityChanged()
     }
 
+    /// Drops what the client sends from now on.
+    func endInput() { isInputEnded = true }
+
     func requestEnded(_ channel: any Channel) {
         unansweredCount += 1
         isInputEnded = isLastRequest

@@ -22,6 +22,12 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
         let channel: any Channel
     }
 
+    /// Handlers that a WebSocket does not have.
+    private struct HTTPOnly {
+        let deadline: ConnectionDeadlineHandler
+        let malformed: MalformedRequestHandler
+    }
+
     let responder: HTTPChannelHandler.Responder
     let configuration: HTTPConfiguration
     let certificate: HTTPCertificate?
@@ -36,12 +42,15 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
             if let certificate { try pipeline.addHandler(TLSHandler(certificate.context)) }
             let deadline = deadlines.handler()
             try pipeline.addHandler(deadline)
-            let bound = NIOLoopBound(deadline, eventLoop: channel.eventLoop)
-            let upgraders = webSockets.map { [upgrader($0, deadline: bound)] } ?? []
+            let malformed = MalformedRequestHandler(deadline, headerByteCountMax: configuration.headerByteCountMax)
+            let bound = NIOLoopBound(
+                HTTPOnly(deadline: deadline, malformed: malformed), eventLoop: channel.eventLoop)
+            let upgraders = webSockets.map { [upgrader($0, bound)] } ?? []
             let upgrade = NIOTypedHTTPServerUpgradeConfiguration<Kind>(
-                upgraders: upgraders, notUpgradingCompletionHandler: { self.http($0, deadline: bound, logger) })
+                upgraders: upgraders, notUpgradingCompletionHandler: { self.http($0, bound, logger) })
             var http = NIOUpgradableHTTPServerPipelineConfiguration<Kind>(upgradeConfiguration: upgrade)
-            // The asynchronous channel pipelines requests, and Hummingbird answers errors.
+            // The asynchronous channel pipelines requests. Hummingbird answers errors behind the first request, and
+            // MalformedRequestHandler those before.
             http.enablePipelining = false
             http.enableErrorHandling = false
             http.enableResponseHeaderValidation = false
@@ -50,8 +59,9 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
             http.decoderConfiguration.maxHeaderFieldCount = 64
             let kind = try pipeline.configureUpgradableHTTPServerPipeline(configuration: http)
             let filter = UpgradeFilter(deadline) { [webSockets] channel in webSockets?.isAdmitted(channel) ?? false }
-            try pipeline.addHandler(
-                filter, position: .before(pipeline.handler(type: NIOTypedHTTPServerUpgradeHandler<Kind>.self)))
+            let upgrading = try pipeline.handler(type: NIOTypedHTTPServerUpgradeHandler<Kind>.self)
+            try pipeline.addHandler(filter, position: .before(upgrading))
+            try pipeline.addHandler(malformed, position: .before(upgrading))
             return Value(kind: kind, channel: channel)
         }
     }
@@ -66,13 +76,13 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
     }
 
     private func http(
-        _ channel: any Channel, deadline: NIOLoopBound<ConnectionDeadlineHandler>, _ logger: Logger
+        _ channel: any Channel, _ handlers: NIOLoopBound<HTTPOnly>, _ logger: Logger
     ) -> EventLoopFuture<Kind> {
         channel.eventLoop.makeCompletedFuture {
             let pipeline = channel.pipeline.syncOperations
             let departure = ClientDeparture(executor: executors.executor(of: channel.eventLoop))
             try pipeline.addHandler(ClientDepartureHandler(departure))
-            try pipeline.addHandler(RequestWatchHandler(deadline.value))
+            try pipeline.addHandler(RequestWatchHandler(handlers.value.deadline))
             try pipeline.addHandler(HTTP1ToHTTPServerCodec(secure: false))
             try pipeline.addHandler(HTTPConnectionStateHandler(logger: logger))
             return .http(
@@ -82,7 +92,7 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
     }
 
     private func upgrader(
-        _ webSockets: WebSockets, deadline: NIOLoopBound<ConnectionDeadlineHandler>
+        _ webSockets: WebSockets, _ handlers: NIOLoopBound<HTTPOnly>
     ) -> NIOTypedWebSocketServerUpgrader<Kind> {
         NIOTypedWebSocketServerUpgrader(
             maxFrameSize: configuration.bodyByteCountMax,
@@ -91,7 +101,9 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
             upgradePipelineHandler: { channel, _ in
                 channel.eventLoop.makeCompletedFuture {
                     let pipeline = channel.pipeline.syncOperations
-                    pipeline.removeHandler(deadline.value, promise: nil)
+                    pipeline.removeHandler(handlers.value.deadline, promise: nil)
+                    pipeline.removeHandler(handlers.value.malformed, promise: nil)
+                    try pipeline.addHandler(WebSocketFrameGuard())
                     try pipeline.addHandler(
                         NIOWebSocketFrameAggregator(
                             minNonFinalFragmentSize: 0, maxAccumulatedFrameCount: 64,

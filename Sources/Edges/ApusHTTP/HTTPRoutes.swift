@@ -38,6 +38,9 @@ package struct HTTPRoutes: Sendable {
         let routes = router().buildResponder()
         return CallbackResponder<HTTPContext> { request, context in
             if let preflight = cors.preflight(request) { return preflight }
+            // The answer to HEAD is that to GET without its body (RFC 9110 §9.3.2).
+            let isHead = request.method == .head
+            let request = isHead ? request.asGet : request
             var response: Response
             if Self.bodyByteCount(request) > bound {
                 response = Problem(ApusError(.frameTooLarge)).response
@@ -51,7 +54,7 @@ package struct HTTPRoutes: Sendable {
                 }
             }
             cors.mark(&response, of: request)
-            return response
+            return isHead ? response.createHeadResponse() : response
         }
     }
 
@@ -130,6 +133,15 @@ extension HTTPRoutes {
         Response(
             status: .ok, headers: [.contentType: "application/json"],
             body: ResponseBody(byteBuffer: ByteBuffer(string: text)))
+    }
+}
+
+extension Request {
+    /// The same request with the method GET.
+    fileprivate var asGet: Request {
+        var head = head
+        head.method = .get
+        return Request(head: head, body: body)
     }
 }
 

@@ -86,7 +86,21 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
         context.fireUserInboundEventTriggered(event)
     }
 
-    func errorCaught(context: ChannelHandlerContext, error: any Error) { close(ApusError(.malformed, "\(error)")) }
+    /// A client that violates the protocol, or sends frames that cannot be read, is told so with 1002 (RFC 6455 §7.4.1).
+    func errorCaught(context: ChannelHandlerContext, error: any Error) {
+        switch error {
+        case let violation as WebSocketViolation:
+            close(ApusError(.malformed, violation.reason), code: .protocolError)
+        // NIO's handler has sent the close frame.
+        case is NIOWebSocketError: gone()
+        case NIOWebSocketFrameAggregator.Error.accumulatedFrameSizeIsTooLarge,
+            NIOWebSocketFrameAggregator.Error.tooManyFragments:
+            close(ApusError(.frameTooLarge, "the message is too long"), code: .messageTooLarge)
+        case is NIOWebSocketFrameAggregator.Error:
+            close(ApusError(.malformed, "the message's fragments are out of order"), code: .protocolError)
+        default: close(ApusError(.malformed, "\(error)"))
+        }
+    }
 
     func channelWritabilityChanged(context: ChannelHandlerContext) {
         behindSince = channel.isWritable ? nil : behindSince ?? .now()
@@ -262,12 +276,12 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
     }
 
     /// Sends the client the reason and closes the connection.
-    private func close(_ error: ApusError) {
+    private func close(_ error: ApusError, code: WebSocketErrorCode? = nil) {
         if case .closed = state { return }
         service.limited.log(
             .info, "This node closed a client's connection", metadata: Logger.facts(of: error))
         write("{\"goodbye\":\(Problem(error).json.text)}")
-        finish(code: error.code == .shuttingDown ? .goingAway : .policyViolation)
+        finish(code: code ?? (error.code == .shuttingDown ? .goingAway : .policyViolation))
     }
 
     private func finish(code: WebSocketErrorCode) {

@@ -9,6 +9,8 @@ import Synchronization
 /// What the address of a node says to a new connection.
 package enum NodeReach: Sendable, Hashable {
     case reached
+    /// Another incarnation of the node answers.
+    case another
     /// The machine refuses connections: the node's process has ended.
     case refused
     case silent

@@ -220,6 +220,9 @@ extension Transport {
             return !state.ended.contains(peer.id)
         }
         guard isWanted else { return nil }
+        if peer.id.name == identity.name, peer.id != identity {
+            onEvent(.ownName(peer.id, address: channel.remoteAddress?.ipAddress ?? "an unknown address"))
+        }
         switch peer.lane {
         case .media:
             return makeMediaHandler(peer, channel, isInitiator: false)

@@ -46,7 +46,7 @@ extension Transport {
         // The node may be busy, or its process is ending: another attempt follows.
         case .timeout, .truncated: .silent
         // The hellos were exchanged: the node accepted the certificate.
-        case .incarnation: .reached
+        case .incarnation: .another
         default: .unwelcome
         }
     }

@@ -105,4 +105,6 @@ package enum TransportEvent: Sendable, Hashable {
     case revoked(NodeID)
     /// The peer refuses this node's certificate as revoked.
     case refusedAsRevoked(NodeID)
+    /// Another process with this node's own name and certificate opened a link, from this address.
+    case ownName(NodeID, address: String)
 }

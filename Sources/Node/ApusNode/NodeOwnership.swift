@@ -58,8 +58,11 @@ extension NodeParts {
 
 extension NodeConfiguration {
     /// The configuration of the node's cluster service.
-    func clusterService(keys: ClusterKeys) -> ClusterConfiguration {
+    ///
+    /// - Parameter isRestart: the node was declared dead, and starts again in its own process.
+    func clusterService(keys: ClusterKeys, isRestart: Bool) -> ClusterConfiguration {
         var service = ClusterConfiguration(cluster: cluster, node: node, keys: keys)
+        service.isRestart = isRestart
         service.weight = UInt32(clamping: weight)
         service.membership = membership
         service.handover = handover

@@ -58,7 +58,7 @@ final class NodeParts: Sendable {
     /// The operators' listener has its own event loop, so a scrape never delays a frame.
     private let httpGroup: MultiThreadedEventLoopGroup
     /// The record store of all services.
-    private let records: any RecordStore
+    private let records: WatchedRecordStore
     private let recordLockWatch: RecordLockWatch
     /// This node's memory of the ownership store, in its own directory.
     private let memory: OwnershipMemory
@@ -68,8 +68,8 @@ final class NodeParts: Sendable {
     private let carried: [any NodeService]
 
     init(
-        _ configuration: NodeConfiguration, carrying carried: [any NodeService], metrics: PrometheusMetrics,
-        log: Logger, fenced: @escaping @Sendable () -> Void
+        _ configuration: NodeConfiguration, carrying carried: [any NodeService], isRestart: Bool,
+        metrics: PrometheusMetrics, log: Logger, fenced: @escaping @Sendable () -> Void
     ) async throws(ApusError) {
         (self.configuration, self.carried, self.log) = (configuration, carried, log)
         (conditions, signing) = (NodeConditions(log: log), TokenSigning(try configuration.tokenSigner()))
@@ -77,9 +77,11 @@ final class NodeParts: Sendable {
         let (ownership, held) = try await Self.ownership(configuration, log: log)
         (memory, store) = (Self.memory(configuration, log: log), ownership)
         cluster = try await ClusterService.open(
-            configuration.clusterService(keys: keys), store: ownership,
+            configuration.clusterService(keys: keys, isRestart: isRestart), store: ownership,
             hooks: Self.hooks(late, conditions, fenced: fenced), logger: log)
-        records = try await NodeRecords.open(configuration, carrying: carried, for: cluster.identity)
+        records = WatchedRecordStore(
+            try await NodeRecords.open(configuration, carrying: carried, for: cluster.identity),
+            of: configuration.node, conditions)
         let revocations = RevocationWatch(records: records, log: log)
         try Self.remember(cluster.view, held: held, in: memory, store: store.identity)
 
@@ -223,17 +225,22 @@ final class NodeParts: Sendable {
         }
     }
 
-    /// Started in this order and stopped in the reverse: shards are handed over before clients are closed, clients
-    /// before the sessions, and spans are sent last.
+    /// What runs from the start, before the node is a member. Started in this order and stopped in the reverse: spans
+    /// are sent last.
     var services: [any Service] {
+        let tracing: [any Service] = exporter.map { [$0] } ?? []
+        return tracing + [http, DescriptorWatch(conditions: conditions, limited: limited), expiry, records]
+    }
+
+    /// What runs while the node is a member. Started in this order and stopped in the reverse: shards are handed over
+    /// before clients are closed, and clients before the sessions.
+    var memberServices: [any Service] {
         let relays: [any Service] = (relayMesh.map { [$0] } ?? []) + (relay.map { [$0] } ?? [])
-        let watch = DescriptorWatch(conditions: conditions, limited: limited)
         let entityService = EntityService(entities: entities, runtime: runtime)
         let own: [any Service] = [entityService, sessions, topics] + clientServices.running
         let context = Self.context(configuration, entities, records, topics, log: log)
         let others = carried.flatMap { $0.work(of: context) }
-        let tracing: [any Service] = exporter.map { [$0] } ?? []
-        return tracing + [http, watch, recordLockWatch, expiry] + own + relays + others + [gateway, cluster]
+        return [recordLockWatch] + own + relays + others + [gateway, cluster]
     }
 
     /// Opens the listeners and joins the cluster.

@@ -85,7 +85,8 @@ struct NodeReport: Sendable {
 
     private func status() async -> NodeStatus {
         let map = cluster.view.map
-        let slot = map.slot(of: cluster.identity.name)
+        // Another process may be the member of this name.
+        let slot = map.aliveSlot(of: cluster.identity)
         let member = map.member(named: cluster.identity.name)
         let counts = await gateway.counts()
         let held = await channels.status()

@@ -7,6 +7,7 @@ package import ApusNodeConfiguration
 import ApusRelayService
 import ApusSessions
 import ApusStorage
+import ApusThreads
 import ApusTransport
 import CoreMetrics
 import Foundation
@@ -14,25 +15,29 @@ package import Logging
 import NIOCore
 import NIOPosix
 import ServiceLifecycle
-import UnixSignals
 
 /// One node: the only place that joins the parts.
-/// The start order is stores, incarnation, listeners, membership. A node becomes a member once its listeners are open.
+/// The start order is stores, incarnation, listeners, membership. The HTTP listener opens first, so operators see a node
+/// that waits to join. A node becomes a member once its listeners are open.
 /// It stops in reverse: shards first, then clients, then links.
 package struct NodeServer: Sendable {
     private let configuration: NodeConfiguration
     private let services: [any NodeService]
+    private let isRestart: Bool
     private let log: Logger
     private let metrics: PrometheusMetrics
 
     /// - Parameters:
     ///   - services: the additional services that the node carries.
+    ///   - isRestart: the node was declared dead, and starts again in its own process.
     ///   - metrics: the process's metrics, already installed in the `MetricsSystem`.
     package init(
-        configuration: NodeConfiguration, services: [any NodeService] = [], metrics: PrometheusMetrics, log: Logger
+        configuration: NodeConfiguration, services: [any NodeService] = [], isRestart: Bool = false,
+        metrics: PrometheusMetrics, log: Logger
     ) {
         self.configuration = configuration
         self.services = services
+        self.isRestart = isRestart
         self.metrics = metrics
         self.log = log
     }
@@ -42,33 +47,39 @@ package struct NodeServer: Sendable {
     ///   - reload: reads the configuration again at a SIGHUP, for its keys and certificates; see ``NodeReload``.
     ///   - fenced: called if the cluster declared this incarnation dead. It must restart the process and must not
     ///     continue with its state.
-    /// - Throws: 10019, 10020, 10021, 10022 with the cause and its place.
+    /// - Throws: 10019, 10020, 10021, 10022 with the cause and its place; 10025 if another process of this node joined
+    ///   first: restart the process.
     package func run(
         reload: @escaping NodeConfigurationSource, fenced: @escaping @Sendable () -> Void
     ) async throws {
-        try DataDirectory(path: configuration.dataDirectory).claim(
+        let lock = try await DataDirectory(path: configuration.dataDirectory).claim(
             cluster: configuration.cluster, node: configuration.node)
+        defer { lock.release() }
         let fitted = try configuration.fittingDescriptors(log: log)
         let parts = try await NodeParts(
-            fitted, carrying: services, metrics: metrics, log: log, fenced: fenced)
+            fitted, carrying: services, isRestart: isRestart, metrics: metrics, log: log, fenced: fenced)
         let reloading = await NodeReload(parts, log: log, read: reload)
+        let outcome: Result<Void, any Error>
         do {
-            try await parts.open()
+            try await run(parts, reloading)
+            outcome = .success(())
         } catch {
-            await parts.close()
-            throw error
+            outcome = .failure(error)
         }
-        log.notice(
-            "The node is up",
-            metadata: [LogKey.node: "\(parts.cluster.identity)", LogKey.cluster: "\(configuration.cluster)"])
+        await parts.close()
+        try outcome.get()
+        log.notice("The node has left")
+    }
+
+    private func run(_ parts: NodeParts, _ reloading: NodeReload) async throws {
+        let membership = NodeMembership(parts: parts, cluster: configuration.cluster, log: log, quiet: quiet)
+        let running: [any Service] = [reloading] + parts.services + [membership]
+        let stop = ServiceGroupConfiguration.ServiceConfiguration(
+            service: try StopRequest(), successTerminationBehavior: .gracefullyShutdownGroup)
         let group = ServiceGroup(
             configuration: ServiceGroupConfiguration(
-                services: ([reloading] + parts.services).map { .init(service: NamedService(service: $0)) },
-                gracefulShutdownSignals: [.sigterm, .sigint],
-                logger: quiet))
+                services: [stop] + running.map { .init(service: NamedService(service: $0)) }, logger: quiet))
         try await group.run()
-        await parts.close()
-        log.notice("The node has left")
     }
 
     /// The service group logs every step at debug; the node's own messages suffice.
@@ -86,4 +97,43 @@ private struct NamedService: Service, CustomStringConvertible {
     var description: String { "\(type(of: service))" }
 
     func run() async throws { try await service.run() }
+}
+
+/// Joins the cluster, and runs the services of a member, until the node stops.
+private struct NodeMembership: Service {
+    let parts: NodeParts
+    let cluster: ClusterID
+    let log: Logger
+    /// For the service group.
+    let quiet: Logger
+
+    func run() async throws {
+        do {
+            try await cancelWhenGracefulShutdown { try await parts.open() }
+        } catch let error as ApusError where error.code == .cancelled {
+            return
+        }
+        log.notice(
+            "The node is up",
+            metadata: [LogKey.node: "\(parts.cluster.identity)", LogKey.cluster: "\(cluster)"])
+        let group = ServiceGroup(
+            configuration: ServiceGroupConfiguration(
+                services: parts.memberServices.map { .init(service: NamedService(service: $0)) }, logger: quiet))
+        try await group.run()
+    }
+}
+
+/// Ends at the first SIGTERM or SIGINT.
+private struct StopRequest: Service {
+    private let requests: AsyncStream<Void>
+
+    init() throws(ApusError) {
+        let (requests, continuation) = AsyncStream.makeStream(of: Void.self, bufferingPolicy: .bufferingNewest(1))
+        self.requests = requests
+        try StopSignals.install { continuation.yield() }
+    }
+
+    func run() async throws {
+        for await _ in requests { return }
+    }
 }

@@ -166,6 +166,10 @@ private struct CommandTopics: ClientTopicKind {
     }
 
     func ended(_ connection: any ClientConnection) { service.leave(connection) }
+
+    func slept(_ isAsleep: Bool, _ call: ClientCall) async throws(ApusError) {
+        try await service.slept(isAsleep, call)
+    }
 }
 
 extension ClientCommandDelivery {

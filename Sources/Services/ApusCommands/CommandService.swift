@@ -45,6 +45,8 @@ package final class CommandService: Service, DeviceReader, Sendable {
     /// Queues that wait for the check of rights. One more is left out: it asks again.
     let checks: AsyncStream<CommandCheck>
     private let connections: AnnouncedConnections<DeviceID>
+    /// Connections of devices that sleep, and that take commands when they are awake.
+    private let asleep = Mutex<Set<ObjectIdentifier>>([])
     private let waiting = Mutex(Waits())
     private let deliveries = Counter(label: "apus_command_deliveries_total")
     private let listenerGauge = Gauge(label: "apus_command_connections")
@@ -153,18 +155,46 @@ package final class CommandService: Service, DeviceReader, Sendable {
 
     // MARK: - Devices
 
-    /// The connection of a device takes commands from now on.
+    /// The connection of a device takes commands from now on, or, if the device sleeps, when it is awake.
     ///
     /// - Throws: 12004 if it is not a device's.
     func listen(_ call: ClientCall) async throws(ApusError) {
         guard let device = call.session.device, let connection = call.connection else {
             throw ApusError(.notAllowed, "only a device takes commands")
         }
-        try await connections.listen(connection, device, timeout: try call.timeLeft())
+        let isAsleep = sessions.isAsleep(call.session)
+        pause(connection, isAsleep)
+        if !isAsleep { try await connections.listen(connection, device, timeout: try call.timeLeft()) }
+    }
+
+    /// The device sleeps from now on: it receives no command, also none that is on its way to this node. Or it is awake.
+    func slept(_ isAsleep: Bool, _ call: ClientCall) async throws(ApusError) {
+        guard let device = call.session.device, let connection = call.connection else { return }
+        if isAsleep {
+            guard connections.number(of: connection) != nil else { return }
+            pause(connection, true)
+        } else if pause(connection, false) {
+            try await connections.listen(connection, device, timeout: try call.timeLeft())
+        }
+    }
+
+    /// Notes that a connection does not take commands for now, or does again. Returns true if it did not before.
+    @discardableResult
+    private func pause(_ connection: any ClientConnection, _ isAsleep: Bool) -> Bool {
+        let id = ObjectIdentifier(connection)
+        guard isAsleep else { return asleep.withLock { $0.remove(id) } != nil }
+        connections.leave(connection)
+        let isNew = asleep.withLock { $0.insert(id).inserted }
+        // A connection that ended while its request was on its way.
+        if connection.isClosed { asleep.withLock { _ = $0.remove(id) } }
+        return !isNew
     }
 
     /// The connection takes no commands any more, or has ended.
-    func leave(_ connection: any ClientConnection) { connections.leave(connection) }
+    func leave(_ connection: any ClientConnection) {
+        pause(connection, false)
+        connections.leave(connection)
+    }
 
     /// A queue that misses it is notified with the next delivery.
     private static func withdraw(_ number: UInt64, _ device: DeviceID, of node: String, _ entities: EntityRegistry) {

@@ -450,6 +450,9 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         return isAlone ? entries.values[index].version : 0
     }
 
+    /// True if the device of the session has said that it sleeps.
+    package func isAsleep(_ session: String) -> Bool { entries[session]?.isAsleep ?? false }
+
     /// Processes the result. After a failure the owner is notified again until it acknowledges.
     package mutating func slept(_ session: String, _ number: UInt64, isDone: Bool) -> [Action] {
         guard let index = entries.index(forKey: session), entries.values[index].sleepCount > 0 else { return [] }

@@ -14,6 +14,8 @@ package actor IdentityActor {
     private let context: IdentityContext
     private let log: Logger
     private var machine: PresenceStateMachine
+    /// What was written of the machine's memory, or read.
+    private var written = PresenceStateMachine.Memory()
     /// The device's record, once it was read; nil for apps and for unbound devices.
     private var record: DeviceRecord?
     private var isRecordRead = false
@@ -70,13 +72,11 @@ package actor IdentityActor {
             // Admitted by a node that does not support orders: below every order that an owner assigned.
             order = SessionOrder(epoch: 0, sequence: min(UInt64(clamping: message.sinceMs), WireNumber.sequenceMax))
         }
-        let before = machine.memory
         let (given, actions) = machine.register(
             PresenceStateMachine.Registration(
                 place: place, instance: message.instance, order: order, isAsleep: message.asleep),
             now: .now(), wallSeconds: wallSeconds())
         run(actions)
-        if machine.memory != before { context.remember(address, machine.memory) }
         return SessionRegistered.with {
             $0.superseded = given == nil
             if let given { $0.order = given.message }
@@ -214,6 +214,10 @@ package actor IdentityActor {
     }
 
     private func run(_ actions: [PresenceStateMachine.Action]) {
+        if machine.memory != written {
+            written = machine.memory
+            context.remember(address, written)
+        }
         for action in actions {
             switch action {
             case .kick(let place, let order): context.kick(place, .kicked, order, epoch)
@@ -287,7 +291,10 @@ package actor IdentityActor {
     private func readMemory() async {
         guard !isMemoryRead else { return }
         do throws(ApusError) {
-            if let memory = try await context.memory(address) { machine.restore(memory) }
+            if let memory = try await context.memory(address) {
+                machine.restore(memory)
+                written = machine.memory
+            }
             isMemoryRead = true
         } catch {
             log.warning("The record of an identity cannot be read", metadata: Logger.facts(of: error))

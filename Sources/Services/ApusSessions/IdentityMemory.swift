@@ -85,6 +85,6 @@ extension PresenceStateMachine.Memory {
     init(_ record: IdentityRecord) {
         self.init(
             newest: SessionOrder(epoch: record.epoch, sequence: record.sequence), instance: record.instance,
-            superseded: record.superseded)
+            superseded: record.superseded, seenSeconds: record.seen)
     }
 }

@@ -78,8 +78,13 @@ package struct PresenceStateMachine: Sendable {
         package var instance: UInt64 = 0
         /// Superseded instances, newest last.
         package var superseded: [UInt64] = []
+        /// The last sign-in or end of a connection, in Unix seconds; 0 if it is unknown.
+        package var seenSeconds: Int64 = 0
 
-        package init(newest: SessionOrder = .none, instance: UInt64 = 0, superseded: [UInt64] = []) {
+        package init(
+            newest: SessionOrder = .none, instance: UInt64 = 0, superseded: [UInt64] = [], seenSeconds: Int64 = 0
+        ) {
+            self.seenSeconds = seenSeconds
             self.newest = newest
             self.instance = instance
             self.superseded = superseded
@@ -111,6 +116,8 @@ package struct PresenceStateMachine: Sendable {
     /// What must be known after the client's session, and after this owner.
     package private(set) var memory = Memory()
     private var isAsleep = false
+    /// Its last client was reported offline here.
+    private var wentOffline = false
     package private(set) var presence: Presence
     private var subscribers: [SessionPlace] = []
     /// The time before which no device is reported offline: this owner may be new, and the edges may not have
@@ -178,6 +185,9 @@ package struct PresenceStateMachine: Sendable {
         current = client
         if client.order >= memory.newest { (memory.newest, memory.instance) = (client.order, client.instance) }
         isAsleep = registration.isAsleep
+        // What other nodes announce again, after a change of the owner, says nothing of the time.
+        if registration.order == nil || wentOffline { memory.seenSeconds = wallSeconds }
+        wentOffline = false
         actions += update(wallSeconds: wallSeconds)
         return (client.order, actions)
     }
@@ -185,6 +195,7 @@ package struct PresenceStateMachine: Sendable {
     /// Restores the memory of an earlier owner, or of this one before it was deactivated.
     package mutating func restore(_ earlier: Memory) {
         if earlier.newest > memory.newest { (memory.newest, memory.instance) = (earlier.newest, earlier.instance) }
+        memory.seenSeconds = max(memory.seenSeconds, earlier.seenSeconds)
         let known = earlier.superseded.filter { !memory.superseded.contains($0) && $0 != current?.instance }
         memory.superseded = Array((known + memory.superseded).suffix(Self.supersededMax))
     }
@@ -308,6 +319,7 @@ package struct PresenceStateMachine: Sendable {
         let online: Presence.Online = current == nil ? .offline : isAsleep ? .asleep : .online
         guard online != presence.online else { return [] }
         presence = Presence(online: online, time: wallSeconds)
+        if online == .offline { (wentOffline, memory.seenSeconds) = (true, wallSeconds) }
         return subscribers.isEmpty ? [] : [.push(presence, subscribers)]
     }
 

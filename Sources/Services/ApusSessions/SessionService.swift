@@ -176,15 +176,20 @@ package final class SessionService: Service, Sendable {
         }
     }
 
+    /// A device's record is kept for as long: it says when the device was last seen.
+    private static let deviceMemoryTime: Int64 = 10 * 366 * 24 * 3600
+
     /// The record is kept for the lifetime of a ticket: the tickets of a superseded client were issued before, and are
     /// not renewed.
     private func remember(
         _ address: EntityAddress, _ newest: PresenceStateMachine.Memory, in memory: IdentityMemory
     ) {
+        let ticketTime = configuration.ticketLifetime.components.seconds
+        let time = address.kind == .device ? max(Self.deviceMemoryTime, ticketTime) : ticketTime
         let record = IdentityRecord(
             identity: address.name, epoch: newest.newest.epoch, sequence: newest.newest.sequence,
             instance: newest.instance, superseded: newest.superseded,
-            expires: wallSeconds() + configuration.ticketLifetime.components.seconds)
+            expires: wallSeconds() + time, seen: newest.seenSeconds)
         if memory.remember(record) { workFeed.yield(.write(memory)) }
     }
 
@@ -338,6 +343,9 @@ package final class SessionService: Service, Sendable {
         return error.map { .failure($0) } ?? .success(())
     }
 
+    /// True if the device of the session has said that it sleeps.
+    package func isAsleep(_ session: Session) -> Bool { state.withLock { $0.edge.isAsleep(session.id) } }
+
     /// The sessions of this node, oldest first, and whether there are more than `limit`.
     /// - Parameter account: only its sessions; if empty, those of all accounts.
     package func list(account: String, limit: Int) -> (sessions: [Session], hasMore: Bool) {
@@ -388,5 +396,5 @@ package final class SessionService: Service, Sendable {
 
 extension EntityAddress {
     /// The identity's name in the records.
-    fileprivate var name: String { "\(kind.rawValue)/\(key)" }
+    var name: String { "\(kind.rawValue)/\(key)" }
 }

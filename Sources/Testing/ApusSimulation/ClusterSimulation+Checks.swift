@@ -97,7 +97,10 @@ extension ClusterSimulation {
             ended.append(before.id)
             guard member.state != .left else { continue }
             // A new incarnation of the name ended the old one. No node declared it dead.
-            guard member.id == before.id else { continue }
+            guard member.id == before.id else {
+                noteDeposed(before.id, by: maker)
+                continue
+            }
             deathCount += 1
             checkSide(of: maker, against: before.id)
             checkVictim(before.id, by: maker)
@@ -230,6 +233,11 @@ extension ClusterSimulation {
         let map = store.map
         let running = processes.filter(\.isRunning)
         for process in running {
+            if process.isTwinAlive, !process.isMember, let other = map.member(named: names[process.nameIndex]),
+                runningProcess(of: other.id)?.isMember == true
+            {
+                continue
+            }
             guard process.isMember, map.isAlive(process.id) else { return "\(process.id) is no member" }
             guard process.ownership.store == .sound else { return "\(process.id) finds the store unsound" }
             guard process.leavesAt == nil else { return "\(process.id) has not left" }

@@ -33,6 +33,9 @@ extension ClusterSimulation {
         case .crowd:
             makeCrowdFault()
             later(.fault, after: span(2500...3000))
+        case .twins:
+            makeTwinFault()
+            later(.fault, after: span(100...1500))
         case .kills: killSomebody()
         case .pairs: loseTwo()
         case .partitions:

@@ -84,11 +84,7 @@ extension ClusterSimulation {
                 stop(process, "refuses a store that is not the one that it saw")
                 return later(.start(name: process.nameIndex), after: span(100...400))
             }
-            guard mayJoin(process, map: map) else {
-                stop(process, "waits for a member that it can reach")
-                return later(.start(name: process.nameIndex), after: span(150...300))
-            }
-            return open(process, map: map)
+            return decideJoin(of: process, map: map)
         }
         switch answer {
         case .read(let map):
@@ -116,27 +112,16 @@ extension ClusterSimulation {
         }
     }
 
-    /// A node that the others declared dead joins only when it reaches one of them, or none of them can be alive.
-    private func mayJoin(_ process: SimulatedProcess, map: ClusterMap) -> Bool {
-        let others = map.membersToReach(from: names[process.nameIndex])
-        return others.isEmpty || mutant == .joinsUnreachable
-            || others.contains { other in
-                guard let name = nameIndex(of: other.id.name) else { return false }
-                return !isBlocked(from: process.nameIndex, to: name) && !isBlocked(from: name, to: process.nameIndex)
-            } || !others.contains { leases[$0.id, default: .zero] > now }
-    }
-
-    /// The map is read for the first time: the process takes its incarnation and asks to join.
-    private func open(_ process: SimulatedProcess, map: ClusterMap) {
-        let name = names[process.nameIndex]
-        var id = map.nextIncarnation(of: name)
-        if mutant == .reusesIncarnation, id.incarnation > 1 { id.incarnation -= 1 }
+    /// The process takes its incarnation and asks to join.
+    func open(_ process: SimulatedProcess, as id: NodeID, map: ClusterMap) {
         process.open(id, map: map, settings: settings)
         workload?.opened(process)
-        let host = HostPort(host: name.rawValue, port: 7400)
+        let host = address(of: process)
         let addresses = NodeAddresses(transport: host, clients: host, http: host)
         let rule = process.isEarlier ? nil : settings.membership.watchRule
-        propose(.join(id, addresses: addresses, weight: 100, watchRule: rule), waiter: .join, at: process)
+        let number = mutant == .joinsAsTwin || process.isEarlier ? 0 : UInt64(process.index + 1)
+        propose(
+            .join(id, addresses: addresses, weight: 100, watchRule: rule, process: number), waiter: .join, at: process)
     }
 
     func propose(_ decision: OwnershipDecision, waiter: SimulatedProcess.Waiter, at process: SimulatedProcess) {
@@ -179,10 +164,12 @@ extension ClusterSimulation {
         case (.join, .decided(let map)):
             checkIncarnation(of: process)
             process.phase = .member
+            submit(.renewLease, by: process)
             tell("process \(process.index) joined as \(process.id)")
             adopted(map, by: process)
-        case (.join, .failed):
+        case (.join, .failed(let error)):
             stop(process, "is not let in and starts again")
+            isRestarting[process.nameIndex] = error.code == .fenced
             later(.start(name: process.nameIndex), after: span(20...100))
         case (.drain, .decided): process.leavesAt = now + .seconds(2)
         case (.drain, .failed): process.leavesAt = nil
@@ -235,6 +222,7 @@ extension ClusterSimulation {
             submit(.compareAndSwap(expected: map.revision, map), by: process)
         }
         stop(process, "is fenced and starts again")
+        isRestarting[process.nameIndex] = mutant != .forgetsRestart
         later(.start(name: process.nameIndex), after: span(20...100))
     }
 

@@ -8,10 +8,10 @@ extension ClusterSimulation {
 
     /// The process that runs under a name, if its incarnation is the given one.
     func runningProcess(of id: NodeID) -> SimulatedProcess? {
-        guard let name = nameIndex(of: id.name), let process = runningProcess(named: name), process.id == id else {
-            return nil
+        for place in places(of: id.name) {
+            if let process = runningProcess(named: place), process.id == id { return process }
         }
-        return process
+        return nil
     }
 
     func runningProcess(named name: Int) -> SimulatedProcess? {
@@ -28,6 +28,9 @@ extension ClusterSimulation {
         let none = NodeID(name: names[name], incarnation: 0)
         let process = SimulatedProcess(
             index: processes.count, nameIndex: name, id: none, map: store.history[0], settings: settings)
+        process.isRestart = isRestarting[name]
+        isRestarting[name] = false
+        if isTwin(name), !process.isRestart { twinFaultCount += 1 }
         process.isEarlier = chance(settings.earlierRate)
         processes.append(process)
         newest[name] = process
@@ -120,6 +123,7 @@ extension ClusterSimulation {
         case .writeRefused: ownership(.refresh, at: process)
         case .replicaAwaited(let move, let deadline): awaitReplica(move, until: deadline, at: process)
         case .quietAwaited(let move, let deadline): awaitQuiet(move, until: deadline, at: process)
+        case .joinRetried: if case .opening = process.phase { submit(.read, by: process) }
         case .work(let work): work.run()
         case .start, .apply, .write, .resume, .fault, .heal, .check, .damageSeen, .pathsSettled,
             .isolationSettled, .restore, .measure, .bound:

@@ -23,17 +23,22 @@ import ApusWire
 /// process is a member with the newest map, and all shards are owned by such members, with another as standby, at their
 /// place. **In runs where only datagrams are lost, or observers are late:** no node is declared dead. **In a crowd:**
 /// only nodes that were killed, stopped or cut off are declared dead, a killed one within 200 ms, and a silent one is
-/// certain within 450 ms.
+/// certain within 450 ms. **In runs of twins** (``ClusterSimulation/twin``): no process joins while another one of its
+/// node runs and holds a lease, except where both advertise one address; then each start by an operator ends at most one
+/// process.
 ///
 /// The same seed gives the same run, event by event; ``traceHash`` covers all of them. Not thread-safe; each run is
 /// confined to its caller.
 package final class ClusterSimulation: SimulationRun {
     static let names = ["a", "b", "c", "d", "e"].map { NodeName(unchecked: $0) }
-    /// The names of the run's nodes: at least five.
+    /// The names of the run's nodes: at least five. In a run of twins, the last one is the first again: another machine
+    /// with a copy of its configuration.
     let names: [NodeName]
-    /// The places of the names. Only looked up.
+    /// The first places of the names. Only looked up.
     let nameIndexes: [NodeName: Int]
-    /// By name, the newest process. No other one of the name runs.
+    /// The place of the copy, in a run of twins.
+    let twin: Int?
+    /// By place, the newest process. No other one of the place runs.
     var newest: [SimulatedProcess?]
     private static let storyCountMax = 4000
     static let leaseDuration = Duration.milliseconds(2500)
@@ -66,8 +71,16 @@ package final class ClusterSimulation: SimulationRun {
     var lastWrites: [FencedWrite?] = Array(repeating: nil, count: SimulationSettings.shardCount)
     /// The first process that acted under each incarnation.
     var lives: [(id: NodeID, process: Int)] = []
-    /// By name, the newest map that a process of it applied as a member: its own directory.
+    /// By place, the newest map that a process of it applied as a member: its own directory.
     var memories: [ClusterMap?]
+    /// By place, true if its next process starts again in place.
+    var isRestarting: [Bool]
+    /// Processes of twins that operators started, and other faults of twins: as many processes may be ended by a twin.
+    var twinFaultCount = 0
+    /// Processes that a twin ended while they ran.
+    package internal(set) var deposedCount = 0
+    /// Times that a process waited because another one was its node.
+    package internal(set) var twinWaitCount = 0
     /// In a crowd: the nodes that are killed, stopped or cut off, since when, and what was found out about them.
     package internal(set) var victims: [SimulatedVictim] = []
     private(set) var isMeasuredOnly = false
@@ -123,13 +136,16 @@ package final class ClusterSimulation: SimulationRun {
         var settings = SimulationSettings(profile: profile, mutant: mutant, random: &random)
         adjust(&settings)
         self.settings = settings
-        names = (0..<max(Self.names.count, settings.nodeCount)).map { index in
+        let names = (0..<max(Self.names.count, settings.nodeCount)).map { index in
             index < Self.names.count ? Self.names[index] : NodeName(unchecked: "n\(index)")
         }
+        twin = profile == .twins ? names.count : nil
+        self.names = profile == .twins ? names + [names[0]] : names
         nameIndexes = Dictionary(uniqueKeysWithValues: names.enumerated().map { ($1, $0) })
-        newest = Array(repeating: nil, count: names.count)
-        network = SimulatedNetwork(nameCount: names.count)
-        memories = Array(repeating: nil, count: names.count)
+        newest = Array(repeating: nil, count: self.names.count)
+        network = SimulatedNetwork(nameCount: self.names.count)
+        memories = Array(repeating: nil, count: self.names.count)
+        isRestarting = Array(repeating: false, count: self.names.count)
         var map = ClusterMap(cluster: ClusterID(unchecked: "simulation"))
         map.shards = Array(repeating: ShardAssignment(), count: SimulationSettings.shardCount)
         store = SimulatedOwnershipStore(map: map)
@@ -203,7 +219,8 @@ package final class ClusterSimulation: SimulationRun {
         case .bound(let id): checkBound(of: id)
         case .work(let work): work.run()
         case .tick, .datagram, .linkUp, .linkLost, .connectRefused, .dial, .answer, .announced, .replicaReady,
-            .streamAsked, .streamAnswered, .toldToOwn, .writeRefused, .resume, .replicaAwaited, .quietAwaited:
+            .streamAsked, .streamAnswered, .toldToOwn, .writeRefused, .resume, .replicaAwaited, .quietAwaited,
+            .joinRetried:
             break
         }
     }

@@ -111,7 +111,7 @@ extension ClusterSimulation {
     /// One attempt to reach a peer. Repeated while there is no link.
     func dial(_ id: NodeID, by process: SimulatedProcess) {
         guard process.isMember, process.peers.contains(id) else { return }
-        guard let target = nameIndex(of: id.name) else { return }
+        guard let target = place(of: id, at: process) else { return }
         guard isReachable(target, from: process, through: process.helpers[id]) else {
             return later(.dial(id), process: process.index, after: span(50...150))
         }

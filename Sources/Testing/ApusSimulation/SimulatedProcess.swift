@@ -62,6 +62,14 @@ final class SimulatedProcess {
     /// Drains, and leaves at this time at the latest.
     var leavesAt: MonotonicTime?
     var isLeaving = false
+    /// It was declared dead, or did not join, and started again in place.
+    var isRestart = false
+    /// Decides when it joins, from its first look at the map on.
+    var joining: JoinStateMachine?
+    /// The incarnation that it is to have; nil before its first look at the map.
+    var proposed: NodeID?
+    /// The member of its name is another process.
+    var isTwinAlive = false
     /// It is of a version that watches all members, and that writes maps without rules.
     var isEarlier = false
     var nextRule = MonotonicTime.zero

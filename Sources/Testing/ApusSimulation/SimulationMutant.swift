@@ -65,6 +65,14 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
     case takesSilenceForYes = "takes a stopped store's silence for a swap that was made"
     /// A new standby is a cordoned node if there is one.
     case givesToCordoned = "gives shards to a cordoned node"
+    /// A process takes another's join under the same incarnation for its own.
+    case joinsAsTwin = "joins as the incarnation of another process"
+    /// A process joins whether another one is its node or not.
+    case joinsBesideTwin = "joins while another process is the same node"
+    /// A process takes a twin that it does not reach for one that has ended.
+    case ignoresTwinsLease = "joins while a silent process of the same node holds a lease"
+    /// A process that a twin ended starts as if nobody had.
+    case forgetsRestart = "does not know that it restarts in place"
     /// The restore uses the map of any node.
     case restoresAnyMap = "restores a map that is not the newest"
 
@@ -81,6 +89,7 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
             .votesBeforeItsPromiseEnds, .echoesUnheard, .concealsVotes, .answersAfterLapse:
             .partitions
         case .givesToCordoned: .cordons
+        case .joinsAsTwin, .joinsBesideTwin, .ignoresTwinsLease, .forgetsRestart: .twins
         case .countsFewVotes, .countsFewPromises, .votesUnacknowledged: .ring
         case .none, .dropsEpochCheck, .acknowledgesBeforeApply, .reusesIncarnation, .adoptsStaleMap,
             .keepsEpochOnTakeover, .keepsStandbyOnTakeover, .movesBeforeSwap, .skipsStates, .writesWhileHeld,
@@ -105,6 +114,9 @@ package enum SimulationProfile: String, Sendable, CaseIterable {
     /// Paths between two nodes are cut, and minorities are cut off from all others: nobody else is declared dead, and
     /// links go around cut paths.
     case partitions
+    /// Two machines have the configuration of one node: they start at the same time, or one while the other runs, is
+    /// paused, killed or cut off.
+    case twins
     /// As chaos, while nodes are cordoned and uncordoned.
     case cordons
     /// Ten to fourteen nodes with four watchers each: chaos, and cuts of several nodes.
@@ -121,7 +133,7 @@ package enum SimulationProfile: String, Sendable, CaseIterable {
     /// Nodes die, or are cut off for long enough to be declared dead.
     var hasDeaths: Bool {
         switch self {
-        case .chaos, .entities, .kills, .pairs, .partitions, .cordons, .ring, .crowd: true
+        case .chaos, .entities, .kills, .pairs, .partitions, .twins, .cordons, .ring, .crowd: true
         case .lossy, .stutter, .starved: false
         }
     }

@@ -39,6 +39,8 @@ enum SimulationEvent {
     case measure(isEnd: Bool)
     /// By now the victim's death is known.
     case bound(NodeID)
+    /// A process that waits to join reads the map again.
+    case joinRetried
     case work(SimulationWork)
 
     /// For the trace: which kind of event it is.
@@ -72,6 +74,7 @@ enum SimulationEvent {
         case .isolationSettled: 26
         case .measure: 27
         case .bound: 28
+        case .joinRetried: 29
         case .work(let work): 32 + work.kind
         }
     }

@@ -12,11 +12,14 @@ struct SimulationSettings {
     var membership = MembershipConfiguration()
     var ownership = OwnershipStateMachine.Configuration()
     var handover = HandoverStateMachine.Configuration()
+    var joining = JoinStateMachine.Configuration()
     /// The share of lost datagrams, outside bursts.
     var lossRate: Double
     var duplicateRate = 0.02
     /// The share of processes that are of an earlier version, which watches all members.
     var earlierRate = 0.0
+    /// In a run of twins: both advertise one address.
+    var sharesAddress = false
     /// The longest delay of a datagram or a message.
     var delayMax: Duration
     /// The share of swaps and reads that fail while the store is up. Every second of these was made nevertheless.
@@ -53,6 +56,12 @@ struct SimulationSettings {
             storeFailureRate = 0
             faultsEnd = .seconds(20)
             host = random.next() % 2
+        case .twins:
+            lossRate = [0, 0.01, 0.05][Int(random.next() % 3)]
+            storeFailureRate = [0, 0.02, 0.1][Int(random.next() % 3)]
+            faultsEnd = .seconds(12)
+            host = random.next() % 2
+            sharesAddress = random.next() % 3 == 0
         case .kills:
             lossRate = 0
             storeFailureRate = 0

@@ -258,7 +258,7 @@ public final class CallCenter: Sendable {
         switch notice.stage {
         case .ringing where shown == nil, .accepted where shown == nil, .message where shown == nil:
             // The answer to the call that was placed was lost. Nobody would see it.
-            session.post(ClientSession.event(.hungUp, of: notice.call))
+            session.post(.hungUp, of: notice.call)
         case .ring: await ring(notice)
         case .ringing: if let shown { await respond(shown) }
         // The app publishes, as to a peer that has accepted.
@@ -301,7 +301,7 @@ public final class CallCenter: Sendable {
             return (entry.id, state.isMessage)
         }
         if let crossing {
-            session.post(ClientSession.event(.cancelled, of: crossing.id))
+            session.post(.cancelled, of: crossing.id)
             await end(crossing.id, crossing.isMessage ? nil : ApusError(.calleeBusy))
         }
         guard !isOnCalling else { return refuse(notice, ApusError(.onCalling)) }
@@ -338,7 +338,7 @@ public final class CallCenter: Sendable {
     }
 
     private func refuse(_ notice: ClientSession.CallNotice, _ error: ApusError) {
-        session.post(ClientSession.event(.busy, of: notice.call))
+        session.post(.busy, of: notice.call)
         invalid(notice, error)
     }
 

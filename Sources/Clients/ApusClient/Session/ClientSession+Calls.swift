@@ -74,7 +74,8 @@ extension ClientSession {
         public let relay: RelayCredentials?
     }
 
-    /// The calls of this client. Each notice comes once. Receiving a ring reports that this client rings (CALL-7).
+    /// The calls of this client. Each notice comes once. Receiving a ring reports that this client rings (CALL-7). A call
+    /// of which no node knows any more, since all of them died, ends with −2532 when the client has returned.
     ///
     /// One sequence at a time; see ``events(of:as:bufferMax:)``.
     public func calls() -> Calls { Calls(session: self) }
@@ -87,7 +88,7 @@ extension ClientSession {
         public func makeAsyncIterator() -> Iterator {
             Iterator(
                 session: session,
-                events: session.events(of: "calls/own", as: ClientCallNotice.self).makeAsyncIterator())
+                events: session.events(of: ClientSession.callTopic, as: ClientCallNotice.self).makeAsyncIterator())
         }
 
         public struct Iterator: AsyncIteratorProtocol {
@@ -109,6 +110,7 @@ extension ClientSession {
             public mutating func next(isolation actor: isolated (any Actor)?) async throws(any Error) -> CallNotice? {
                 while let event = try await events.next(isolation: actor) {
                     let notice = event.message
+                    session.openCalls.withLock { $0.noticed(notice) }
                     session.confirm(notice)
                     let index = seen.firstIndex { $0.call == notice.call }
                     if let index, seen[index].stage.rawValue >= notice.stage.rawValue { continue }
@@ -196,11 +198,13 @@ extension ClientSession {
         let deadline = MonotonicTime.now() + .seconds(3)
         while true {
             do throws(ApusError) {
-                return try await untilKnown { timeout throws(ApusError) in
+                let call = try await untilKnown { timeout throws(ApusError) in
                     var request = request
                     request.again = isSent.exchange(true, ordering: .relaxed)
                     return try await self.ask(request, timeout: timeout)
                 }
+                if !call.isEnded { openCalls.withLock { $0.placed(call.id) } }
+                return call
             } catch {
                 guard error.code == .unavailable, MonotonicTime.now() < deadline else { throw error }
             }
@@ -256,6 +260,7 @@ extension ClientSession {
     ) async throws(ApusError) -> Call {
         let request = Self.event(event, of: id, stage: stage, code: code)
         acceptances.withLock { _ = $0.remove(id) }
+        openCalls.withLock { $0.reported(event, of: id) }
         return try await untilKnown { timeout throws(ApusError) in try await self.ask(request, timeout: timeout) }
     }
 }

@@ -132,7 +132,9 @@ extension ClientSession {
         connection.ask(ClientSubscribeRequest.info.number, request, timeout: nil) { [weak self] result in
             guard let self, topics[topic] === subscription else { return }
             switch result {
-            case .success(let answer): subscription.begin(answer)
+            case .success(let answer):
+                subscription.begin(answer)
+                if topic == Self.callTopic { checkCalls(on: connection) }
             case .failure(let error): notSubscribed(topic, subscription, on: connection, error)
             }
         }

@@ -66,6 +66,7 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     let commandsInProgress = CommandsInProgress()
     /// Accepted calls, by id, whose notice is not confirmed yet. Each stays for ``acceptanceDelay`` at most.
     let acceptances = Mutex<Set<String>>([])
+    let openCalls = Mutex(OpenCalls())
     private let onLinkState: @Sendable (LinkState, ApusError?) -> Void
     /// Called with the endpoint of each connection that becomes the session's.
     private var watchers: [UUID: @Sendable (HostPort) -> Void] = [:]

@@ -32,15 +32,20 @@ struct NodeCommand: AsyncParsableCommand {
         var log = Logger(label: "apus")
         log.logLevel = Logger.Level(rawValue: configuration.logLevel) ?? .info
         do {
-            if RestartInPlace.isOne {
-                log.notice("The node restarts because its incarnation was declared dead")
+            let isRestart = RestartInPlace.isOne
+            if isRestart {
+                log.notice("The node restarts because its incarnation was declared dead, or was another process's")
                 await RestartInPlace.waitForPorts(of: configuration)
             }
             try await NodeServer(
-                configuration: configuration, services: ApusProgram.services, metrics: metrics, log: log
+                configuration: configuration, services: ApusProgram.services, isRestart: isRestart, metrics: metrics,
+                log: log
             ).run(
                 reload: { () throws(ApusError) in try NodeConfiguration(file: config) },
                 fenced: RestartInPlace.start)
+        } catch let error as ApusError where error.code == .fenced {
+            log.warning("Another process of this node joined first", metadata: Logger.facts(of: error))
+            RestartInPlace.start()
         } catch let error as ApusError {
             log.error("The node stops because of an error", metadata: Logger.facts(of: error))
             throw error

@@ -1,6 +1,7 @@
 import ApusCore
 import ApusLocal
 import ApusNodeConfiguration
+import ApusThreads
 import CApusThreads
 import NIOCore
 import NIOPosix
@@ -11,8 +12,8 @@ import Glibc
 import Musl
 #endif
 
-/// The restart of a node whose incarnation was declared dead (D4). The process executes the same program again, with
-/// the same process id and arguments, and no descriptor of the old incarnation stays open.
+/// The restart of a node whose incarnation was declared dead, or was taken by another process (D4). The process executes
+/// the same program again, with the same process id and arguments, and no descriptor of the old incarnation stays open.
 enum RestartInPlace {
     /// Shows the new program that it replaces an incarnation in its own process.
     private static let variable = "APUS_RESTARTED_IN_PLACE"
@@ -26,11 +27,13 @@ enum RestartInPlace {
         return true
     }
 
-    /// Executes the same program again. Does not return.
+    /// Executes the same program again, unless the process was to stop: then it ends. Does not return.
     @Sendable static func start() {
         setenv(variable, "1", 1)
         // SAFETY: the copies are never freed; execv(2) discards this program's memory.
         var arguments: [UnsafeMutablePointer<CChar>?] = CommandLine.arguments.map { strdup($0) } + [nil]
+        // Its shards are the other nodes' already, so there is nothing to hand over.
+        if StopSignals.end() { _exit(0) }
         // The last step: other threads may open sockets until execv(2).
         apus_descriptors_close_on_exec()
         execv("/proc/self/exe", &arguments)

@@ -13,7 +13,11 @@ import SwiftProtobuf
 struct ServerOptions: ParsableArguments {
     @Option(help: "Use the cluster with a node at this URL, such as https://node-1:8080.")
     var server: String?
-    @Option(help: "Read the operator's token from this file; - prompts for it. Default: APUS_ADMIN_TOKEN.")
+    @Option(
+        help: """
+            Read the operator's token from this file; - prompts for it. Default: APUS_ADMIN_TOKEN, or a token of the \
+            local cluster's own key.
+            """)
     var tokenFile: String?
     @Option(help: "Trust the authority in this PEM file, instead of those of the system.")
     var ca: String?
@@ -40,20 +44,26 @@ struct ServerOptions: ParsableArguments {
         return rest.isEmpty ? arguments : rest + moved
     }
 
+    /// A token that is given is the one that is used, with a local cluster as well.
+    ///
     /// Throws 21031, 10022 and 10020 where the options make no sense, or there is no local cluster.
     func api(directory: String) async throws(ApusError) -> ClusterAPI {
-        guard let server else { return try await Self.local(directory) }
+        let token = try SecretText.given(nil, file: tokenFile, variable: "APUS_ADMIN_TOKEN", name: "token")?
+            .trimmingCharacters(in: .whitespacesAndNewlines)
+        guard let server else {
+            guard ca == nil else { throw ApusError(.badParameter, "--ca needs --server") }
+            return try await Self.local(directory, token: token)
+        }
         guard let url = URLComponents(string: server), let host = url.host,
             let scheme = url.scheme, ["http", "https"].contains(scheme), ["", "/"].contains(url.path)
         else { throw ApusError(.badParameter, "--server must be http://HOST:PORT or https://HOST:PORT") }
-        let given = try SecretText.given(nil, file: tokenFile, variable: "APUS_ADMIN_TOKEN", name: "token")
-        guard let token = given else {
+        guard let token else {
             throw ApusError(.badParameter, "--server needs a token: --token-file, or APUS_ADMIN_TOKEN")
         }
         let isSecure = scheme == "https"
         return ClusterAPI(
             address: HostPort(host: host, port: url.port ?? (isSecure ? 443 : 80)),
-            token: token.trimmingCharacters(in: .whitespacesAndNewlines), tls: isSecure ? try context() : nil)
+            token: token, tls: isSecure ? try context() : nil)
     }
 
     private func context() throws(ApusError) -> TLSClientContext {
@@ -65,9 +75,12 @@ struct ServerOptions: ParsableArguments {
     }
 
     /// A node of the local cluster that answers.
-    static func local(_ directory: String) async throws(ApusError) -> ClusterAPI {
+    ///
+    /// - Parameter token: nil: an operator's, of the cluster's own key.
+    static func local(_ directory: String, token given: String? = nil) async throws(ApusError) -> ClusterAPI {
         let cluster = try LocalCluster(directory: directory)
-        let token = try await cluster.mint(role: .admin, access: AccessID(unchecked: "operator"))
+        var token = given ?? ""
+        if given == nil { token = try await cluster.mint(role: .admin, access: AccessID(unchecked: "operator")) }
         for node in cluster.mark.nodes {
             guard NodeProcess(node.name, in: cluster.directory).state == .running, let address = HostPort(node.http)
             else { continue }

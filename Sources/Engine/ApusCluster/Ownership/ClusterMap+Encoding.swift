@@ -10,7 +10,8 @@ import SwiftProtobuf
 ///
 /// **Versions.** Fields are only added. A node of the previous wire version ignores those that it does not know, and
 /// leaves them out of the maps that it writes. A new field must therefore be one that a map can lose: the history
-/// begins again, the second standbys are named again, and a node that was cordoned is cordoned no more. An operator can
+/// begins again, the second standbys are named again, a node that was cordoned is cordoned no more, and a join whose
+/// outcome is unknown is made again under the next incarnation. An operator can
 /// cordon a node only when all nodes have wire version 2 (``ClusterService/cordon(_:_:)``).
 ///
 /// The value does not include the revision. The store returns it beside the value.
@@ -150,6 +151,7 @@ extension Member {
         value.http = addresses.http.description
         value.weight = weight
         value.cordoned = isCordoned
+        value.process = process
         if let watchRule { (value.watchers, value.fullMeshMax) = (watchRule.watcherCount, watchRule.fullMeshMax) }
         return value
     }
@@ -172,7 +174,8 @@ extension Member {
             addresses: NodeAddresses(transport: transport, clients: clients, http: http), weight: wireValue.weight,
             isCordoned: wireValue.cordoned,
             watchRule: wireValue.watchers == 0
-                ? nil : WatchRule(watcherCount: wireValue.watchers, fullMeshMax: wireValue.fullMeshMax))
+                ? nil : WatchRule(watcherCount: wireValue.watchers, fullMeshMax: wireValue.fullMeshMax),
+            process: wireValue.process)
     }
 }
 

@@ -59,8 +59,8 @@ public struct ClusterMap: Sendable, Equatable {
     /// epoch.
     ///
     /// A node of an earlier version stores a map without ``ShardAssignment/standbyNamedIn``,
-    /// ``ShardAssignment/ownerNamedIn``, ``ShardAssignment/secondStandby``, ``Member/isCordoned``, ``Member/watchRule``
-    /// and ``history``. It counts as the same map.
+    /// ``ShardAssignment/ownerNamedIn``, ``ShardAssignment/secondStandby``, ``Member/isCordoned``,
+    /// ``Member/watchRule``, ``Member/process`` and ``history``. It counts as the same map.
     package func isSuccessor(of earlier: ClusterMap) -> Bool {
         guard revision > earlier.revision else {
             let (new, old) = (withoutAdditions, earlier.withoutAdditions)
@@ -78,6 +78,7 @@ public struct ClusterMap: Sendable, Equatable {
         map.history = MapHistory()
         for index in map.members.indices {
             (map.members[index].isCordoned, map.members[index].watchRule) = (false, nil)
+            map.members[index].process = 0
         }
         for index in map.shards.indices { map.shards[index].loseSecondStandby() }
         return map
@@ -94,6 +95,11 @@ public struct ClusterMap: Sendable, Equatable {
     /// True if exactly this incarnation is a member that is up or draining.
     public func isAlive(_ node: NodeID) -> Bool {
         members.contains { $0.id == node && $0.state.isAlive }
+    }
+
+    /// True if exactly this process of that incarnation is a member that is up or draining, as far as the map shows.
+    package func isAlive(_ node: NodeID, process: UInt64) -> Bool {
+        members.contains { $0.id == node && $0.state.isAlive && ($0.process == process || $0.process == 0) }
     }
 }
 
@@ -129,13 +135,16 @@ public struct Member: Sendable, Hashable {
     public var isCordoned: Bool
     /// How many members it expects to watch each other; nil for a version that watches all members.
     public var watchRule: WatchRule?
+    /// The number that its process drew at random when it started: two processes with one configuration differ in it.
+    /// 0 if it is unknown: a node of an earlier version wrote the map since it joined.
+    public var process: UInt64
 
     /// True if shards may be given to it.
     public var acceptsShards: Bool { state == .up && !isCordoned }
 
     public init(
         id: NodeID, state: State, addresses: NodeAddresses, weight: UInt32 = 100, isCordoned: Bool = false,
-        watchRule: WatchRule? = nil
+        watchRule: WatchRule? = nil, process: UInt64 = 0
     ) {
         self.id = id
         self.state = state
@@ -143,6 +152,7 @@ public struct Member: Sendable, Hashable {
         self.weight = weight
         self.isCordoned = isCordoned
         self.watchRule = watchRule
+        self.process = process
     }
 }
 

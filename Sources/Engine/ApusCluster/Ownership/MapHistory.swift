@@ -149,7 +149,7 @@ extension ClusterMap {
     /// What the history records of a decision; nil for one that changes no shard, and no state of a member.
     private func subject(of decision: OwnershipDecision) -> (MapChange.Kind, [NodeID])? {
         switch decision {
-        case .join(let node, _, _, _): (.joined, [node])
+        case .join(let node, _, _, _, _): (.joined, [node])
         case .declareDead(let nodes): (.dead, nodes.filter { aliveSlot(of: $0) != nil })
         case .drain(let node): (.draining, [node])
         case .leave(let node): (.left, [node])

@@ -4,7 +4,9 @@ package import ApusCore
 package enum OwnershipDecision: Sendable, Equatable {
     /// A node starts as ``ClusterMap/nextIncarnation(of:)``. An earlier incarnation of its name that still counts as
     /// alive is dead by this. The node listens before it joins, so it can be reached from its first moment in the map.
-    case join(NodeID, addresses: NodeAddresses, weight: UInt32, watchRule: WatchRule? = nil)
+    /// The process is the number that this start of the node drew: of two processes that join as one incarnation, one
+    /// does.
+    case join(NodeID, addresses: NodeAddresses, weight: UInt32, watchRule: WatchRule? = nil, process: UInt64 = 0)
     /// The detector confirmed deaths. The shards go to their standbys.
     case declareDead([NodeID])
     /// A node accepts no new shards and hands over its own.
@@ -65,10 +67,15 @@ extension ClusterMap {
     package func applying(_ decision: OwnershipDecision) throws(ApusError) -> ClusterMap? {
         var next = self
         switch decision {
-        case .join(let node, let addresses, let weight, let watchRule):
-            guard aliveSlot(of: node) == nil else { return nil }
+        case .join(let node, let addresses, let weight, let watchRule, let process):
+            if let slot = aliveSlot(of: node) {
+                guard member(at: slot)?.process == process else { throw ApusError(.fenced) }
+                return nil
+            }
             try next.join(
-                Member(id: node, state: .up, addresses: addresses, weight: weight, watchRule: watchRule))
+                Member(
+                    id: node, state: .up, addresses: addresses, weight: weight, watchRule: watchRule,
+                    process: process))
         case .declareDead(let nodes): next.retire(nodes, as: .dead)
         case .drain(let node):
             guard let slot = aliveSlot(of: node) else { throw ApusError(.fenced) }

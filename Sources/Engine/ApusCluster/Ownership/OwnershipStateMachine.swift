@@ -37,8 +37,8 @@ import OrderedCollections
 /// decided on it. ``Action/storeChanged(_:)`` reports it, deaths wait, proposals wait and fail with 10012 after their
 /// attempts, and the current map stays in force. The store is read every `retryDelay` until it is sound again.
 ///
-/// **The own death.** When a map shows this incarnation as dead, ``Action/fenced`` is emitted once, and no more swaps
-/// are made. Later messages of this node carry epochs that no node accepts.
+/// **The own death.** When a map shows this incarnation as dead, or as another process's, ``Action/fenced`` is emitted
+/// once, and no more swaps are made. Later messages of this node carry epochs that no node accepts.
 ///
 /// Pure value: confined to its owner. The shell calls the store and passes the answers back.
 package struct OwnershipStateMachine: Sendable {
@@ -192,6 +192,8 @@ package struct OwnershipStateMachine: Sendable {
     package let configuration: Configuration
     /// This incarnation; nil until it joined.
     package private(set) var local: NodeID?
+    /// The number of this process; 0 until it joined.
+    private var process: UInt64 = 0
     package private(set) var map: ClusterMap
     /// The wall clock at the newest input, in Unix milliseconds. It is recorded with decisions and decides nothing.
     package var wallMilliseconds: UInt64 = 0
@@ -378,7 +380,7 @@ package struct OwnershipStateMachine: Sendable {
         let done = proposals.filter { ids.contains($0.id) }
         proposals.removeAll { ids.contains($0.id) }
         if done.contains(where: \.isPlanned) { plannedFrom = now + configuration.plannedPace }
-        for case .join(let node, _, _, _) in done.map(\.decision) { local = node }
+        for proposal in done { noteJoin(proposal.decision) }
         adopt(next, actions: &actions)
         for proposal in done { actions.append(.settled(proposal.id, .decided(next))) }
         actions.append(.announce(revision: revision))
@@ -439,12 +441,18 @@ package struct OwnershipStateMachine: Sendable {
             deaths[node]?.isExpired = false
         }
         actions.append(.adopt(newer))
-        guard let local, !isFenced, !map.isAlive(local), !hasLeft(local) else { return }
+        guard let local, !isFenced, !map.isAlive(local, process: process), !hasLeft(local) else { return }
         isFenced = true
         deaths = [:]
         actions.append(.fenced)
         for proposal in proposals { actions.append(.settled(proposal.id, .failed(ApusError(.fenced)))) }
         proposals = []
+    }
+
+    /// This process is the member that the decision made, or made before.
+    private mutating func noteJoin(_ decision: OwnershipDecision) {
+        guard case .join(let node, _, _, _, let process) = decision else { return }
+        (local, self.process) = (node, process)
     }
 
     private func hasLeft(_ node: NodeID) -> Bool {
@@ -482,7 +490,7 @@ package struct OwnershipStateMachine: Sendable {
                     deciding.append(proposal.id)
                     continue
                 }
-                if case .join(let node, _, _, _) = proposal.decision { local = node }
+                noteJoin(proposal.decision)
                 // Nothing to change: the decision is in the map already, or is obsolete.
                 actions.append(.settled(proposal.id, .decided(map)))
             } catch {
@@ -511,7 +519,7 @@ package struct OwnershipStateMachine: Sendable {
     private func origin(of decision: OwnershipDecision) -> ChangeOrigin {
         var maker = local
         // A node that joins is its own maker.
-        if case .join(let node, _, _, _) = decision { maker = node }
+        if case .join(let node, _, _, _, _) = decision { maker = node }
         return ChangeOrigin(maker: maker, milliseconds: wallMilliseconds)
     }
 }

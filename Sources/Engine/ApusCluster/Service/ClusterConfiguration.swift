@@ -21,7 +21,11 @@ package struct ClusterConfiguration: Sendable {
     /// How long a node that does not renew its lease in the store keeps it. It is renewed three times as often. Where
     /// neither side of a cut network is a majority, a silent node is declared dead when its lease has run out.
     package var leaseDuration: Duration = .milliseconds(2500)
-    /// The interval at which a node that was declared dead tries to reach a member before it joins again.
+    /// True if the node was declared dead, and starts again in its own process.
+    package var isRestart = false
+    /// How long the condition ``NodeConditions/Kind/duplicateNodeWaits`` outlasts the other process's last attempt.
+    package var duplicateHold: Duration = .seconds(15)
+    /// The interval at which a node that waits to join tries again (``JoinStateMachine``).
     package var joinRetryInterval: Duration = .milliseconds(500)
     /// The interval between ticks of the machines.
     package var tickInterval: Duration = .milliseconds(10)

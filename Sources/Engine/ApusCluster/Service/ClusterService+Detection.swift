@@ -158,6 +158,10 @@ extension NodeConditions.Kind {
     package static let pathCut = Self("path_cut", isUnhealthy: false)
     /// This node was declared dead and reaches no other node. It waits to join.
     package static let unreachable = Self("unreachable", isUnhealthy: true)
+    /// Another process is the node of this name. This one waits until that has ended.
+    package static let duplicateNode = Self("duplicate_node", isUnhealthy: true)
+    /// As ``duplicateNode``, but this process is the node, and the other one waits.
+    package static let duplicateNodeWaits = Self("duplicate_node", isUnhealthy: false)
     /// This node hears less than half of the members that are not certainly dead. It declares nobody dead.
     package static let minority = Self("minority", isUnhealthy: true)
     /// This node has had no promises of most members for longer than `membership.refusal_delay`. It refuses requests to

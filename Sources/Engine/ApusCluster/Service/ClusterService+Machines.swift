@@ -51,6 +51,10 @@ extension ClusterService {
     }
 
     private func lookAtClock(now: MonotonicTime) {
+        if let until = state.value.duplicateUntil, now >= until {
+            state.value.duplicateUntil = nil
+            hooks.condition(.duplicateNodeWaits, nil)
+        }
         if now >= state.value.nextPoll, state.value.isRunning {
             state.value.nextPoll = now + configuration.revisionPollInterval
             if let since = state.value.pollingSince {

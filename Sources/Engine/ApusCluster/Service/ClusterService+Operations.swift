@@ -102,6 +102,7 @@ extension ClusterService {
         case .connectRefused(let peer): input = .connectRefused(peer)
         case .heard(let peer): input = .heard(peer)
         case .rejected, .refusedAsRevoked: return
+        case .ownName(let other, let address): return found(duplicate: other, at: address)
         case .revoked(let peer):
             // The node counts as silent from now on: its heartbeats are sealed with the cluster's key, which a revoked
             // certificate does not take away.
@@ -115,6 +116,18 @@ extension ClusterService {
         let heartbeats = heartbeats.withLock { $0 }
         if case .linkUp(let peer) = input { heartbeats?.setRevoked(peer, false) }
         heartbeats?.perform { driver, now in driver.handle(input, now: now) }
+    }
+
+    /// Another process has this node's name. It tries to join again and again, so the condition ends without it.
+    private func found(duplicate other: NodeID, at address: String) {
+        guard let own = view.map.member(named: identity.name), own.id == identity, own.state.isAlive else { return }
+        hooks.condition(
+            .duplicateNodeWaits,
+            "a process at \(address) has the name and certificate of this node, which is up as \(identity) at "
+                + "\(own.addresses.transport); the other one, \(other), waits; give it a name, a certificate and a data "
+                + "directory of its own, or stop it")
+        let until = MonotonicTime.now() + configuration.duplicateHold
+        thread.loop.execute { self.state.value.duplicateUntil = until }
     }
 
     /// Seals heartbeats with these keys, and accepts them, from now on.

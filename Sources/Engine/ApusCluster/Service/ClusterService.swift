@@ -17,7 +17,8 @@ import Synchronization
 /// 1. ``open(_:store:hooks:logger:)`` reads the map and proposes this start's incarnation, ``identity``.
 /// 2. The caller starts a ``Transport`` under that identity. It passes the transport's events to
 ///    ``received(_:)-(TransportEvent)``, and the methods ``ClusterMethod/all`` to ``received(_:)-(InboundRequest)``.
-/// 3. ``join(over:addresses:)`` opens the heartbeat socket and makes the node a member. The node already listens then.
+/// 3. ``join(over:addresses:bind:)`` waits until the node may join, opens the heartbeat socket and makes the node a
+///    member. The node already listens then.
 /// 4. ``run()`` keeps the node in the cluster until the service group stops. Then the node hands over its shards and
 ///    leaves.
 ///
@@ -45,6 +46,8 @@ package final class ClusterService: Service {
         /// The next tick; nil before the service runs and after its end.
         var nextTick: (task: Scheduled<Void>, time: MonotonicTime)?
         var isRunning = false
+        /// When the condition that another process has this node's name ends; nil if there is none.
+        var duplicateUntil: MonotonicTime?
         /// The helpers of the peers whose paths are cut.
         var helpers: [NodeID: NodeID] = [:]
     }
@@ -70,6 +73,8 @@ package final class ClusterService: Service {
 
     /// This incarnation of this node.
     package let identity: NodeID
+    /// Distinguishes this process from another one that proposes the same incarnation.
+    let process = UInt64.random(in: 1...UInt64.max)
     /// The newest map at this node.
     package let view: ClusterView
     let configuration: ClusterConfiguration
@@ -133,10 +138,11 @@ package final class ClusterService: Service {
     package func join(
         over links: any ClusterLinks, addresses: NodeAddresses, bind: HostPort? = nil
     ) async throws(ApusError) {
-        try await awaitMember(over: links)
+        try await awaitMember(over: links, address: addresses.transport)
         try await startHeartbeats(at: bind ?? addresses.transport)
         let decision = OwnershipDecision.join(
-            identity, addresses: addresses, weight: configuration.weight, watchRule: configuration.membership.watchRule)
+            identity, addresses: addresses, weight: configuration.weight,
+            watchRule: configuration.membership.watchRule, process: process)
         let map = view.map
         var machine = OwnershipStateMachine(map: map, configuration: configuration.ownership)
         machine.wallMilliseconds = UInt64(clamping: view.clock.wallMilliseconds())
@@ -152,6 +158,8 @@ package final class ClusterService: Service {
                     logger.notice(
                         "This node joined the cluster",
                         metadata: [LogKey.cluster: "\(map.cluster)", LogKey.revision: "\(map.revision)"])
+                    // From now on another process of this name finds that this one is alive.
+                    try? await store.renewLease(of: identity, for: configuration.leaseDuration)
                     return await joined(machine, map: map, links: links)
                 case .adopt, .announce, .fenced, .storeChanged, .readLeases, .standingChanged: break
                 }

@@ -36,3 +36,14 @@ void apus_descriptors_close_on_exec(void);
 
 // Closes every descriptor but standard input, output and error.
 void apus_descriptors_close(void);
+
+// From now on SIGTERM and SIGINT do not end the process; apus_stop_wait returns for them. Returns -1 with errno on
+// failure.
+int apus_stop_install(void);
+
+// Blocks until one of the two arrives. For one thread, after apus_stop_install.
+void apus_stop_wait(void);
+
+// From now on the two end the process again, those that are blocked in the calling thread included. Returns 1 if one
+// has arrived since apus_stop_install.
+int apus_stop_end(void);

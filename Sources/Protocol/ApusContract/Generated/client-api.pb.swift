@@ -36,7 +36,7 @@ public nonisolated struct ClientDevice: Sendable {
   /// When it was bound, in Unix seconds; 0: unknown.
   public var boundAt: Int64 = 0
 
-  /// When it last signed in after it was bound, in Unix seconds; 0: unknown.
+  /// When it last signed in after it was bound, or when its last connection ended, in Unix seconds; 0: unknown.
   public var lastSeen: Int64 = 0
 
   /// An operator, or the device's customer, has disabled it. It can neither sign in nor be used.

@@ -137,6 +137,9 @@ public nonisolated struct ClusterMember: Sendable {
 
   public var fullMeshMax: UInt32 = 0
 
+  /// drawn at random by each process at its start, 0: unknown; since wire version 2
+  public var process: UInt64 = 0
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public nonisolated enum State: SwiftProtobuf.Enum, Swift.CaseIterable {
@@ -467,7 +470,7 @@ nonisolated extension ClusterFailure: SwiftProtobuf.Message, SwiftProtobuf._Mess
 
 nonisolated extension ClusterMember: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Member"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}name\0\u{1}incarnation\0\u{1}state\0\u{1}transport\0\u{1}clients\0\u{1}http\0\u{1}weight\0\u{1}cordoned\0\u{1}watchers\0\u{3}full_mesh_max\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}name\0\u{1}incarnation\0\u{1}state\0\u{1}transport\0\u{1}clients\0\u{1}http\0\u{1}weight\0\u{1}cordoned\0\u{1}watchers\0\u{3}full_mesh_max\0\u{1}process\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -485,6 +488,7 @@ nonisolated extension ClusterMember: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 8: try { try decoder.decodeSingularBoolField(value: &self.cordoned) }()
       case 9: try { try decoder.decodeSingularUInt32Field(value: &self.watchers) }()
       case 10: try { try decoder.decodeSingularUInt32Field(value: &self.fullMeshMax) }()
+      case 11: try { try decoder.decodeSingularFixed64Field(value: &self.process) }()
       default: break
       }
     }
@@ -521,6 +525,9 @@ nonisolated extension ClusterMember: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if self.fullMeshMax != 0 {
       try visitor.visitSingularUInt32Field(value: self.fullMeshMax, fieldNumber: 10)
     }
+    if self.process != 0 {
+      try visitor.visitSingularFixed64Field(value: self.process, fieldNumber: 11)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -535,6 +542,7 @@ nonisolated extension ClusterMember: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs.cordoned != rhs.cordoned {return false}
     if lhs.watchers != rhs.watchers {return false}
     if lhs.fullMeshMax != rhs.fullMeshMax {return false}
+    if lhs.process != rhs.process {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

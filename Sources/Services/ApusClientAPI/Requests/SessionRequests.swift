@@ -44,6 +44,7 @@ extension ClientAPI {
                 throw ApusError(.notAllowed, "only a device that is connected sleeps")
             }
             _ = try await sessions.setAsleep(call.session, request.asleep).get()
+            for kind in call.topics { try await kind.slept(request.asleep, call) }
             return ClientSleepResponse()
         }
         on(ClientRelayCredentialsRequest.self) { _, call throws(ApusError) in
@@ -61,15 +62,17 @@ extension ClientAPI {
             guard let record = try await records.record(of: device), call.session.mayKnow(record) else {
                 throw ApusError(.targetUnknown, "no such device")
             }
-            return ClientDevice(record)
+            return ClientDevice(record, seen: try await records.lastSeen(of: [device]).first ?? 0)
         }
         on(ClientListDevicesRequest.self) { request, call throws(ApusError) in
             let account = try await records.account(named: request.account, call)
             let last = try request.pageToken.isEmpty ? nil : DeviceID(checking: request.pageToken, "pageToken")
             let limit = Int(min(request.pageSize == 0 ? 100 : request.pageSize, 500))
             let found = try await records.records(of: account, after: last, limit: limit)
+            let known = found.filter { call.session.mayKnow($0) }
+            let seen = try await records.lastSeen(of: known.map(\.device))
             return .with {
-                $0.devices = found.filter { call.session.mayKnow($0) }.map { ClientDevice($0) }
+                $0.devices = zip(known, seen).map { ClientDevice($0, seen: $1) }
                 if found.count == limit { $0.nextPageToken = found.last?.device.rawValue ?? "" }
             }
         }
@@ -101,12 +104,14 @@ extension Session {
 }
 
 extension ClientDevice {
-    fileprivate init(_ record: DeviceRecord) {
+    /// - Parameter seen: when the device was last seen, in Unix seconds; 0 if that is unknown.
+    fileprivate init(_ record: DeviceRecord, seen: Int64) {
         self.init()
         device = record.device.rawValue
         account = record.account?.rawValue ?? ""
         boundAt = (record.boundAtUnixMilliseconds ?? 0) / 1000
-        lastSeen = (record.lastSeenUnixMilliseconds ?? 0) / 1000
+        // What was before its account has the device is none of its business.
+        lastSeen = max((record.lastSeenUnixMilliseconds ?? 0) / 1000, seen >= boundAt ? seen : 0)
         disabled = record.isDisabled
     }
 }

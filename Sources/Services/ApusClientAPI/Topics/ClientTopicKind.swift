@@ -20,10 +20,16 @@ package protocol ClientTopicKind: Sendable {
 
     /// A connection is gone. The default does nothing: ``TopicService`` and ``SessionService`` notice it themselves.
     func ended(_ connection: any ClientConnection)
+
+    /// The device whose connection this is sleeps from now on, or is awake again. The default does nothing.
+    ///
+    /// - Throws: what the device is answered.
+    func slept(_ isAsleep: Bool, _ call: ClientCall) async throws(ApusError)
 }
 
 extension ClientTopicKind {
     package func ended(_ connection: any ClientConnection) {}
+    package func slept(_ isAsleep: Bool, _ call: ClientCall) async throws(ApusError) {}
 }
 
 /// A topic's name: `KIND/KEY`.

@@ -166,6 +166,9 @@ package nonisolated struct StoredIdentity: Sendable {
   /// Unix seconds; the record may be removed afterwards
   package var expiresS: Int64 = 0
 
+  /// Unix seconds; the last sign-in or end of a connection, 0: unknown
+  package var seenS: Int64 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -568,7 +571,7 @@ nonisolated extension StoredWithdrawals: SwiftProtobuf.Message, SwiftProtobuf._M
 
 nonisolated extension StoredIdentity: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Identity"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}identity\0\u{1}epoch\0\u{1}sequence\0\u{1}instance\0\u{1}superseded\0\u{3}expires_s\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}identity\0\u{1}epoch\0\u{1}sequence\0\u{1}instance\0\u{1}superseded\0\u{3}expires_s\0\u{3}seen_s\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -582,6 +585,7 @@ nonisolated extension StoredIdentity: SwiftProtobuf.Message, SwiftProtobuf._Mess
       case 4: try { try decoder.decodeSingularFixed64Field(value: &self.instance) }()
       case 5: try { try decoder.decodeRepeatedFixed64Field(value: &self.superseded) }()
       case 6: try { try decoder.decodeSingularInt64Field(value: &self.expiresS) }()
+      case 7: try { try decoder.decodeSingularInt64Field(value: &self.seenS) }()
       default: break
       }
     }
@@ -606,6 +610,9 @@ nonisolated extension StoredIdentity: SwiftProtobuf.Message, SwiftProtobuf._Mess
     if self.expiresS != 0 {
       try visitor.visitSingularInt64Field(value: self.expiresS, fieldNumber: 6)
     }
+    if self.seenS != 0 {
+      try visitor.visitSingularInt64Field(value: self.seenS, fieldNumber: 7)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -616,6 +623,7 @@ nonisolated extension StoredIdentity: SwiftProtobuf.Message, SwiftProtobuf._Mess
     if lhs.instance != rhs.instance {return false}
     if lhs.superseded != rhs.superseded {return false}
     if lhs.expiresS != rhs.expiresS {return false}
+    if lhs.seenS != rhs.seenS {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

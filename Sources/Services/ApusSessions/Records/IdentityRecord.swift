@@ -1,9 +1,10 @@
+import ApusCluster
 package import ApusCore
 import ApusStorage
 import SwiftProtobuf
 
 /// The newest client of an identity and its superseded clients. Kept for as long as one of them may present a ticket
-/// (IV-A5).
+/// (IV-A5), and for a device as long as its last connection is of interest.
 package struct IdentityRecord: Sendable, Hashable {
     /// The identity's name in its service.
     package var identity: String
@@ -16,9 +17,12 @@ package struct IdentityRecord: Sendable, Hashable {
     package var superseded: [UInt64]
     /// The expiry, in Unix seconds. The record may be removed afterwards.
     package var expires: Int64
+    /// The last sign-in or end of a connection, in Unix seconds; 0 if it is unknown.
+    package var seen: Int64
 
     package init(
-        identity: String, epoch: Epoch, sequence: UInt64, instance: UInt64, superseded: [UInt64], expires: Int64
+        identity: String, epoch: Epoch, sequence: UInt64, instance: UInt64, superseded: [UInt64], expires: Int64,
+        seen: Int64 = 0
     ) {
         self.instance = instance
         self.identity = identity
@@ -26,12 +30,13 @@ package struct IdentityRecord: Sendable, Hashable {
         self.sequence = sequence
         self.superseded = superseded
         self.expires = expires
+        self.seen = seen
     }
 
     init(_ body: StoredIdentity) {
         self.init(
             identity: body.identity, epoch: body.epoch, sequence: body.sequence, instance: body.instance,
-            superseded: body.superseded, expires: body.expiresS)
+            superseded: body.superseded, expires: body.expiresS, seen: body.seenS)
     }
 
     var message: StoredIdentity {
@@ -42,6 +47,7 @@ package struct IdentityRecord: Sendable, Hashable {
             $0.instance = instance
             $0.superseded = superseded
             $0.expiresS = expires
+            $0.seenS = seen
         }
     }
 
@@ -65,6 +71,17 @@ extension SessionRecords {
     /// The record of an identity's clients; nil if there is none.
     package func identity(_ identity: String) async throws(ApusError) -> IdentityRecord? {
         try await store.record(Self.identities, Self.key(ofIdentity: identity)).map { IdentityRecord($0.body) }
+    }
+
+    /// When each of these devices signed in last, or its last connection ended, in Unix seconds; 0 if it is unknown.
+    package func lastSeen(of devices: [DeviceID]) async throws(ApusError) -> [Int64] {
+        var found: [Int64] = []
+        for start in stride(from: 0, to: devices.count, by: Self.identityBatchCountMax) {
+            let batch = devices[start..<min(start + Self.identityBatchCountMax, devices.count)]
+            let keys = batch.map { Self.key(ofIdentity: EntityAddress(kind: .device, key: $0.rawValue).name) }
+            found += try await store.records(Self.identities, keys).map { $0?.body.seenS ?? 0 }
+        }
+        return found
     }
 
     /// Writes the records of several identities, except those with a newer record in the store. Removes records that
