@@ -125,6 +125,41 @@ struct MessageRecordsTests {
         #expect(try await movie() == Self.expected(0..<5, byteCount: 200))
     }
 
+    @Test("A message whose caller changes the camera or the codec is one file with every format")
+    func formats() async throws {
+        var (message, version) = try await begin()
+        var frames = ReceivedFrames()
+        var sequence: UInt64 = 0
+        let formats: [(Codec, UInt32)] = [(.h264, 640), (.h264, 320), (.h265, 640)]
+        for (index, (codec, width)) in formats.enumerated() {
+            let configuration = TrackConfiguration(
+                codec: codec, trackCount: 1, first: width, second: 240, third: 0, extraData: [1, UInt8(index), 3])
+            for number in 0..<6 {
+                var header = MediaHeader(
+                    position: FramePosition(epoch: 5, sequence: sequence),
+                    ptsMicroseconds: Int64(index * 5 + max(0, number - 1)) * 100_000)
+                sequence += 1
+                var (payload, bytes) = (ByteBuffer(repeating: 7, count: 100 + index), ByteBuffer())
+                header.flags = number == 0 ? .configuration : number == 1 ? .key : []
+                if number == 0 {
+                    payload.clear()
+                    configuration.encode(into: &payload)
+                }
+                MediaFrame(header: header, payload: payload).encode(into: &bytes)
+                frames.add(header, bytes)
+            }
+        }
+        version = try await records.add(frames, to: &message, version, byteCountMax: 1 << 24)
+        try await records.store(message, version)
+        let movie = try await movie()
+        func count(_ text: String) -> Int {
+            let name = Array(text.utf8)
+            return movie.indices.dropLast(3).count { Array(movie[$0..<$0 + 4]) == name }
+        }
+        #expect(count("avc1") == 2 && count("hev1") == 1 && count("trak") == 2)
+        #expect(movie.count { $0 == 7 } >= 5 * (100 + 101 + 102), "every frame is in the file")
+    }
+
     @Test("Media that MP4 cannot hold are stored without one, and leave no pieces")
     func unreadable() async throws {
         var (message, version) = try await begin()

@@ -15,6 +15,7 @@ struct RecorderTests {
     private struct Probe: Decodable {
         struct Stream: Decodable {
             var codec_name: String
+            var width: Int?
             var nb_read_packets: String
             var duration: String?
         }
@@ -150,15 +151,29 @@ struct RecorderTests {
         #expect(zip(times, times.dropFirst()).allSatisfy { $1 - $0 >= 39_000 && $1 - $0 <= 80_000 })
     }
 
-    @Test("A publisher that comes back with another size is still decoded", .enabled(if: Tool.ffmpeg != nil))
+    @Test("A publisher that comes back with another size, or without sound, continues in another file of the recording")
     func otherConfiguration() async throws {
-        let first = try await publish(try pattern(frames: 50, tone: false), epoch: 1)
-        let second = try await publish(try pattern("160x120@25", frames: 50, tone: false), epoch: 2)
+        let streams = [
+            try await publish(try pattern(frames: 50), epoch: 1),
+            try await publish(try pattern("160x120@25", frames: 50), epoch: 2),
+            try await publish(try pattern("160x120@25", frames: 50, tone: false), epoch: 3),
+        ]
         let path = folder.file("sizes.mp4")
+        // A file of somebody else stays as it is.
+        try Data("mine".utf8).write(to: URL(fileURLWithPath: folder.file("sizes-2.mp4")))
         let recorder = try MP4Recorder(path: path)
-        for frame in first + second { recorder.write(frame) }
-        #expect(try recorder.finish() == 100)
-        #expect(Tool.run("/usr/bin/ffmpeg", ["-v", "error", "-xerror", "-i", path, "-f", "null", "-"]) != nil)
+        for frame in streams.joined() { recorder.write(frame) }
+        #expect(try recorder.finish() == streams.reduce(0) { $0 + media($1).count })
+        #expect(recorder.paths == ["sizes.mp4", "sizes-3.mp4", "sizes-4.mp4"].map { folder.file($0) })
+        #expect(FileManager.default.contents(atPath: folder.file("sizes-2.mp4")) == Data("mine".utf8))
+        guard Tool.ffprobe != nil else { return }
+        for (path, (stream, width)) in zip(recorder.paths, zip(streams, [320, 160, 160])) {
+            let probe = try probe(path)
+            #expect(probe.streams.count == (stream.contains { $0.header.track == 1 } ? 2 : 1))
+            #expect(probe.streams.first?.width == width, "the head has the size of the pictures")
+            #expect(probe.packets.count == media(stream).count)
+            #expect(Tool.run("/usr/bin/ffmpeg", ["-v", "error", "-xerror", "-i", path, "-f", "null", "-"]) != nil)
+        }
     }
 
     @Test("A recording joins at a key frame and leaves out what came before")

@@ -10,7 +10,8 @@ import Synchronization
 
 /// A small RTSP camera on loopback (RFC 2326, RFC 6184): H.264 over the control connection.
 ///
-/// Each connection sends `frames` once, at their time, then closes; `connectionCount` says how many came.
+/// Each connection sends `frames` once, at their time, then closes; `connectionCount` says how many came. Those after the
+/// first send `then`, if it is given.
 final class CameraServer: Sendable {
     let port: UInt16
     let connectionCount = Atomic<Int>(0)
@@ -18,7 +19,10 @@ final class CameraServer: Sendable {
     private let thread = Mutex<OSThread?>(nil)
     private let isStopped = Atomic<Bool>(false)
 
-    init(configuration: TrackConfiguration, frames: [Delivered.Frame], status: String = "200 OK") throws {
+    init(
+        configuration: TrackConfiguration, frames: [Delivered.Frame], status: String = "200 OK",
+        then: (configuration: TrackConfiguration, frames: [Delivered.Frame])? = nil
+    ) throws {
         let listener = socket(AF_INET, Int32(SOCK_STREAM.rawValue), 0)
         self.listener = listener
         var address = sockaddr_in()
@@ -38,8 +42,12 @@ final class CameraServer: Sendable {
             while !isStopped.load(ordering: .relaxed) {
                 let connection = accept(listener, nil, nil)
                 guard connection >= 0 else { return }
-                connectionCount.add(1, ordering: .relaxed)
-                serve(connection, configuration, frames, status)
+                let number = connectionCount.add(1, ordering: .relaxed).newValue
+                if number > 1, let then {
+                    serve(connection, then.configuration, then.frames, status)
+                } else {
+                    serve(connection, configuration, frames, status)
+                }
                 Glibc.close(connection)
             }
         }

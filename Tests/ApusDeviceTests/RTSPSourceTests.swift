@@ -36,24 +36,82 @@ struct RTSPSourceTests {
         #expect(zip(times, times.dropFirst()).allSatisfy(<))
     }
 
-    @Test("A wrong password ends the source and is not shown")
+    @Test("A camera that refuses everybody, as while it starts, is asked again, and no log has the password")
     func refused() async throws {
         let (configuration, frames) = try await film()
         let camera = try CameraServer(configuration: configuration, frames: frames, status: "401 Unauthorized")
         defer { camera.stop() }
-        let result = await collect(from: RTSPSource(url: "rtsp://me:secret@127.0.0.1:\(camera.port)/live", log: log))
-        let failure = try #require(result.failure)
-        #expect(failure.code == .mediaUnreadable)
-        #expect(failure.message.contains("password") && !failure.message.contains("secret"))
+        let lines = LogLines()
+        let url = "rtsp://me:Pw/SECRET1@127.0.0.1:\(camera.port)/user=me&password=SECRET2"
+        let result = await collect(from: RTSPSource(url: url, log: lines.logger), seconds: 3)
+        #expect(result.isEnded && result.failure == nil)
+        #expect(camera.connectionCount.load(ordering: .relaxed) >= 2)
+        #expect(lines.text.contains("127.0.0.1:\(camera.port)") && lines.text.contains("password"))
+        #expect(!lines.text.contains("SECRET"), "\(lines.text)")
+    }
+
+    @Test("The operator's stop is not logged as the camera's end")
+    func stopped() async throws {
+        let (configuration, frames) = try await film()
+        let camera = try CameraServer(configuration: configuration, frames: frames)
+        defer { camera.stop() }
+        let lines = LogLines()
+        let source = RTSPSource(url: "rtsp://127.0.0.1:\(camera.port)/live", log: lines.logger)
+        let result = await collect(from: source, frames: 10)
+        #expect(result.isEnded && result.frames.count == 10)
+        #expect(lines.text.isEmpty, "\(lines.text)")
+    }
+
+    @Test("A camera that comes back with another size has another configuration, and its times go on")
+    func changed() async throws {
+        let (configuration, frames) = try await film()
+        var pattern = try TestPattern(parsing: "160x120@25")
+        (pattern.hasTone, pattern.keyIntervalSeconds) = (false, 1)
+        let small = await collect(from: TestPatternSource(pattern, frameCountMax: 50, isPaced: false))
+        let other = try #require(small.configuration(0))
+        let camera = try CameraServer(configuration: configuration, frames: frames, then: (other, small.frames))
+        defer { camera.stop() }
+        let source = RTSPSource(url: "rtsp://127.0.0.1:\(camera.port)/live", log: log)
+        let result = await collect(from: source, frames: 70, seconds: 30)
+        #expect(result.configurations.map(\.configuration.width) == [320, 160])
+        #expect(result.configurations.map(\.configuration.height) == [240, 120])
+        let times = result.frames.map(\.dts)
+        #expect(result.frames.count == 70 && zip(times, times.dropFirst()).allSatisfy(<))
     }
 
     @Test("An address that is none ends the source; one where nobody answers is tried until the stop")
     func addresses() async throws {
         let wrong = await collect(from: RTSPSource(url: "http://127.0.0.1/", log: log))
         #expect(wrong.failure?.code == .configurationInvalid)
+        let secret = await collect(from: RTSPSource(url: "rtsp//me:secret@127.0.0.1/", log: log))
+        #expect(secret.failure.map { !$0.message.contains("secret") } ?? false)
         let start = MonotonicTime.now()
         let absent = await collect(from: RTSPSource(url: "rtsp://127.0.0.1:9/", log: log), seconds: 1)
         #expect(absent.isEnded && absent.failure == nil)
         #expect((MonotonicTime.now() - start) < .seconds(3))
+    }
+}
+
+/// Collects what is logged, with its metadata.
+final class LogLines: LogHandler, Sendable {
+    private let lines = Mutex("")
+    var text: String { lines.withLock { $0 } }
+    var logger: Logger { Logger(label: "test") { [self] _ in self } }
+
+    var metadata: Logger.Metadata {
+        get { [:] }
+        set { _ = newValue }
+    }
+    var logLevel: Logger.Level {
+        get { .trace }
+        set { _ = newValue }
+    }
+    subscript(metadataKey key: String) -> Logger.Metadata.Value? {
+        get { nil }
+        set { _ = newValue }
+    }
+
+    func log(event: LogEvent) {
+        lines.withLock { $0 += "\(event.level): \(event.message) \(event.metadata ?? [:])\n" }
     }
 }

@@ -104,6 +104,70 @@ struct RecordingFolderTests {
         }
     }
 
+    /// Moves the frames from a time on, by seconds.
+    private func paused(_ frames: [MediaFrame], by seconds: Int64, from time: Int64) -> [MediaFrame] {
+        frames.map { frame in
+            var frame = frame
+            if frame.header.ptsMicroseconds >= time { frame.header.ptsMicroseconds += seconds * 1_000_000 }
+            return frame
+        }
+    }
+
+    @Test("Pauses of 25 s are in the recording, also where a file ends, and are there when it is read")
+    func pauses() async throws {
+        let frames = paused(paused(try await frames(seconds: 3), by: 25, from: 2_500_000), by: 25, from: 1_500_000)
+        let records = try open()
+        try await record(frames, in: records, at: Self.base)
+        let recording = try #require(all(records).first)
+        #expect(all(records).count == 1 && abs(recording.duration - 53) < 0.3, "\(all(records).map(\.duration))")
+        let times = try read(records, recording, at: recording.start).frames.filter { $0.track == 0 }.map(\.pts)
+        let sent = frames.filter { $0.header.track == 0 && !$0.header.flags.contains(.configuration) }
+        #expect(times.count == sent.count)
+        for (read, sent) in zip(times, sent) {
+            #expect(abs(read - sent.header.ptsMicroseconds) < 150_000, "\(read)")
+        }
+        // From a time after the last pause: the key frame before it.
+        let late = try read(records, recording, at: recording.start + 52.8).frames.filter { $0.track == 0 }
+        #expect(late.first.map { abs($0.pts - 27_000_000) < 150_000 } == true && (late.last?.pts ?? 0) > 52_700_000)
+    }
+
+    @Test("Another size or codec begins another file, with its next key frame; one that alternates makes one a second")
+    func formats() async throws {
+        let large = try await frames(seconds: 2)
+        var pattern = try TestPattern(width: 96, height: 64, frameRate: 10)
+        (pattern.keyIntervalSeconds, pattern.hasTone) = (1, false)
+        let small = try await TestPatternSource(pattern, frameCountMax: 20, isPaced: false).allFrames(byteCountMax: 64 << 20)
+        let records = try open()
+        let writer = try RecordingWriter(records)
+        var sent = 0
+        func write(_ frames: [MediaFrame], after seconds: Int64) {
+            for var frame in frames {
+                frame.header.ptsMicroseconds += seconds * 1_000_000
+                let time = Self.base + frame.header.ptsMicroseconds / 1000
+                frame.header.captureMilliseconds = UInt32(truncatingIfNeeded: time)
+                writer.write(frame)
+                sent += 1
+            }
+        }
+        write(large, after: 0)
+        write(small, after: 2)
+        // All within a moment: the files of a camera that changes all the time are bounded.
+        for round in 0..<20 as Range<Int64> { write(round % 2 == 0 ? large : small, after: 4 + 2 * round) }
+        await writer.finish()
+        let names = try FileManager.default.contentsOfDirectory(atPath: folder.file("records"))
+        #expect((2...4).contains(names.count), "\(names)")
+        guard let ffprobe = Tool.ffprobe else { return }
+        var widths: Set<String> = []
+        for name in names {
+            let path = folder.file("records/\(name)")
+            let text = Tool.run(
+                ffprobe, ["-v", "error", "-select_streams", "v", "-show_entries", "stream=width", "-of", "csv=p=0", path])
+            widths.insert(text?.filter(\.isNumber) ?? "")
+            #expect(Tool.run("/usr/bin/ffmpeg", ["-v", "error", "-xerror", "-i", path, "-f", "null", "-"]) != nil)
+        }
+        #expect(widths == ["64", "96"])
+    }
+
     @Test("Two times with a gap are two recordings, and sources do not mix")
     func gaps() async throws {
         let frames = try await frames(seconds: 3)

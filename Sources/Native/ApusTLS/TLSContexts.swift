@@ -181,6 +181,13 @@ package final class TLSClientContext: @unchecked Sendable {  // SAFETY: one `let
         try ContextPointer.allow12(pointer)
     }
 
+    /// TLS 1.3 or 1.2, for servers whose certificates nobody has signed, such as cameras. It protects from those who
+    /// listen, not from those who answer in the server's place.
+    package init(acceptingAnyCertificate: Void) throws(TLSContextError) {
+        pointer = try ContextPointer.make(isServer: false)
+        try ContextPointer.allow12(pointer)
+    }
+
     /// As ``TLSServerContext/init(sharedKeys:)``.
     package init(sharedKey: [UInt8], identity: String) throws(TLSContextError) {
         pointer = try ContextPointer.make(isServer: false)

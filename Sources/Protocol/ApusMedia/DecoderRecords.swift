@@ -161,14 +161,11 @@ struct SequenceFormat {
         (self.chroma, lumaDepth, chromaDepth) = (UInt8(chroma), UInt8(luma), UInt8(depth))
     }
 
-    /// H.265 §7.3.2.2.1 and §7.3.3.
-    init?(h265 unit: [UInt8]) {
-        let bytes = NALUnits.withoutEmulation(unit)
+    /// A reader behind the profile, tier and level of a sequence parameter set (H.265 §7.3.2.2.1 and §7.3.3); nil if it
+    /// is too short.
+    static func readerBehindProfile(_ bytes: [UInt8]) -> BitReader? {
         guard bytes.count >= 15 else { return nil }
         let highest = Int(bytes[2] >> 1 & 7)
-        layers = highest + 1
-        isNested = bytes[2] & 1 == 1
-        profile = Array(bytes[3..<15])
         var reader = BitReader(bytes, offset: 15)
         var skipped = 0
         for _ in 0..<highest {
@@ -176,9 +173,17 @@ struct SequenceFormat {
             skipped += (hasProfile == 1 ? 88 : 0) + (hasLevel == 1 ? 8 : 0)
         }
         if highest > 0 { skipped += (8 - highest) * 2 }
-        guard reader.skip(skipped), reader.exponentialGolomb() != nil, let chroma = reader.exponentialGolomb(),
-            chroma <= 3
-        else { return nil }
+        return reader.skip(skipped) ? reader : nil
+    }
+
+    /// H.265 §7.3.2.2.1.
+    init?(h265 unit: [UInt8]) {
+        let bytes = NALUnits.withoutEmulation(unit)
+        guard var reader = Self.readerBehindProfile(bytes) else { return nil }
+        layers = Int(bytes[2] >> 1 & 7) + 1
+        isNested = bytes[2] & 1 == 1
+        profile = Array(bytes[3..<15])
+        guard reader.exponentialGolomb() != nil, let chroma = reader.exponentialGolomb(), chroma <= 3 else { return nil }
         if chroma == 3 { guard reader.bits(1) != nil else { return nil } }
         guard reader.exponentialGolomb() != nil, reader.exponentialGolomb() != nil, let window = reader.bits(1) else {
             return nil

@@ -31,7 +31,7 @@ public struct FrameRingLimits: Sendable, Hashable {
     /// The most frames that a channel holds. Key `channels.ring_frames_max`.
     public var frameCountMax: Int
 
-    public init(byteCountMax: Int = 8 << 20, duration: Duration = .seconds(10), frameCountMax: Int = 4096) {
+    public init(byteCountMax: Int = 16 << 20, duration: Duration = .seconds(10), frameCountMax: Int = 4096) {
         self.byteCountMax = byteCountMax
         self.duration = duration
         self.frameCountMax = frameCountMax
@@ -202,10 +202,15 @@ public struct FrameRing: Sendable {
     private mutating func keep(configuration frame: RelayFrame, at index: UInt64?) {
         var payload = frame.encoded
         payload.moveReaderIndex(forwardBy: min(RelayFrame.payloadOffset, payload.readableBytes))
-        let codec = (try? TrackConfiguration(decoding: payload))?.codec
-        configurations.removeAll { $0.frame.track == frame.track }
+        let configuration = try? TrackConfiguration(decoding: payload)
+        configurations.removeAll { known in
+            let hasEnded = configuration.map {
+                TrackConfigurations.hasEnded(known.frame.track, after: $0, of: frame.track)
+            }
+            return known.frame.track == frame.track || hasEnded ?? false
+        }
         // Frames of tracks from `TrackConfiguration.trackCountMax` on are refused where they are decoded.
-        configurations.append((index, codec, frame))
+        configurations.append((index, configuration?.codec, frame))
         configurations.sort { $0.frame.track < $1.frame.track }
         countConfigurations()
     }

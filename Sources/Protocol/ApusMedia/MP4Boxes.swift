@@ -26,13 +26,14 @@ enum MP4Boxes {
 
     // MARK: - Head
 
-    /// Writes `ftyp` and `moov`; track ids count from 1 in the order given.
+    /// Writes `ftyp` and `moov`; track ids count from 1 in the order given, and so do the sample entries of a track.
     ///
+    /// - Parameter tracks: the formats of each track, at least one, all of one codec.
     /// - Throws: 10026 if a configuration has no decoder record.
     static func writeHead(
-        _ tracks: [TrackConfiguration], timescale: UInt32, into output: inout ByteBuffer
+        _ tracks: [[TrackConfiguration]], timescale: UInt32, into output: inout ByteBuffer
     ) throws(ApusError) {
-        for track in tracks where track.extraData.isEmpty && (track.codec.isVideo || track.codec == .aac) {
+        guard tracks.joined().allSatisfy(canHold) else {
             throw ApusError(.mediaUnreadable, "the track's configuration has no decoder record; it cannot be recorded")
         }
         box("ftyp", into: &output) { buffer in
@@ -61,6 +62,11 @@ enum MP4Boxes {
         }
     }
 
+    /// False if a decoder of the track needs a record that its configuration does not have.
+    static func canHold(_ track: TrackConfiguration) -> Bool {
+        !track.extraData.isEmpty || !track.codec.isVideo && track.codec != .aac
+    }
+
     private static func writeMatrix(_ buffer: inout ByteBuffer) {
         buffer.writeMultipleIntegers(
             UInt32(0x0001_0000), UInt32(0), UInt32(0), UInt32(0), UInt32(0x0001_0000), UInt32(0), UInt32(0), UInt32(0),
@@ -68,8 +74,9 @@ enum MP4Boxes {
     }
 
     private static func writeTrack(
-        _ track: TrackConfiguration, id: UInt32, timescale: UInt32, into output: inout ByteBuffer
+        _ formats: [TrackConfiguration], id: UInt32, timescale: UInt32, into output: inout ByteBuffer
     ) {
+        let track = formats[0]
         let isVideo = track.codec.isVideo
         box("trak", into: &output) { buffer in
             fullBox("tkhd", flags: 3, into: &buffer) { buffer in
@@ -101,19 +108,21 @@ enum MP4Boxes {
                             fullBox("url ", flags: 1, into: &buffer) { _ in }
                         }
                     }
-                    box("stbl", into: &buffer) { writeSampleTable(track, into: &$0) }
+                    box("stbl", into: &buffer) { writeSampleTable(formats, into: &$0) }
                 }
             }
         }
     }
 
-    private static func writeSampleTable(_ track: TrackConfiguration, into buffer: inout ByteBuffer) {
+    private static func writeSampleTable(_ formats: [TrackConfiguration], into buffer: inout ByteBuffer) {
         fullBox("stsd", into: &buffer) { buffer in
-            buffer.writeInteger(UInt32(1))
-            if track.codec.isVideo {
-                writeVideoEntry(track, into: &buffer)
-            } else {
-                writeAudioEntry(track, into: &buffer)
+            buffer.writeInteger(UInt32(formats.count))
+            for format in formats {
+                if format.codec.isVideo {
+                    writeVideoEntry(format, into: &buffer)
+                } else {
+                    writeAudioEntry(format, into: &buffer)
+                }
             }
         }
         fullBox("stts", into: &buffer) { $0.writeInteger(UInt32(0)) }
@@ -208,8 +217,12 @@ enum MP4Boxes {
             fullBox("mfhd", into: &buffer) { $0.writeInteger(sequence) }
             for (index, track) in tracks.enumerated() where !track.samples.isEmpty {
                 box("traf", into: &buffer) { buffer in
-                    // Flag: data offsets count from the moof.
-                    fullBox("tfhd", flags: 0x02_0000, into: &buffer) { $0.writeInteger(UInt32(index + 1)) }
+                    // Flags: data offsets count from the moof, and a sample entry that is not the default one.
+                    let hasEntry = track.format > 0
+                    fullBox("tfhd", flags: hasEntry ? 0x02_0002 : 0x02_0000, into: &buffer) { buffer in
+                        buffer.writeInteger(UInt32(index + 1))
+                        if hasEntry { buffer.writeInteger(UInt32(track.format + 1)) }
+                    }
                     fullBox("tfdt", version: 1, into: &buffer) { $0.writeInteger(UInt64(max(0, track.time))) }
                     // Flags: data offset, and each sample's duration, size, flags and composition offset.
                     fullBox("trun", version: 1, flags: 0xf01, into: &buffer) { buffer in

@@ -16,6 +16,10 @@ public struct MediaFlags: OptionSet, Sendable, Hashable {
     public static let repeated = Self(rawValue: 8)
     /// Nothing follows in this epoch: the publisher ended.
     public static let endOfEpoch = Self(rawValue: 16)
+    /// The payload continues in the next frame; see ``FrameJoiner``.
+    public static let continued = Self(rawValue: 32)
+    /// The payload continues the one of the frame before.
+    public static let continuation = Self(rawValue: 64)
 }
 
 /// The position of a frame in its channel: the publisher's epoch, then the dense number in it.
@@ -97,9 +101,12 @@ public struct MediaHeader: Sendable, Hashable {
 
 /// One media frame: its header and its bytes.
 public struct MediaFrame: Sendable, Hashable {
-    /// The largest payload of one frame, in bytes: with its headers it has the 4 MiB that a node takes from a client.
-    /// It is ample for a compressed 4K key frame.
+    /// The largest payload of one frame, in bytes: with its headers it has the 4 MiB that a node takes from a client. A
+    /// larger picture is sent in several frames (``MediaFlags/continued``).
     public static let payloadByteCountMax = (4 << 20) - 256
+    /// The largest picture or packet of sound, in bytes. With what follows it, it fits into the ring of a channel
+    /// (``FrameRingLimits/byteCountMax``). It is ample for a key frame of a 4K camera.
+    public static let joinedByteCountMax = 2 * payloadByteCountMax
 
     public var header: MediaHeader
     /// Video in Annex B or length-prefixed form, as the configuration says; audio as one packet.

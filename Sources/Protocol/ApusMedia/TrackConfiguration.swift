@@ -55,6 +55,12 @@ public struct TrackConfiguration: Sendable, Hashable {
     public var sampleRate: UInt32 { first }
     public var channelCount: UInt32 { second }
 
+    /// True if one decoder decodes the frames of both. The number of tracks and the frame rate do not matter.
+    public func hasSameFormat(as other: Self) -> Bool {
+        guard codec == other.codec, extraData == other.extraData else { return false }
+        return first == other.first && second == other.second
+    }
+
     /// Appends the configuration.
     public func encode(into buffer: inout ByteBuffer) {
         buffer.writeMultipleIntegers(

@@ -179,19 +179,20 @@ extension AnsweringRecords {
     private func writeMovie(of message: inout AnsweringMessage) async throws(ApusError) {
         var limits = FragmentedMP4Writer.Limits()
         limits.fragmentDuration = .seconds(1)
-        var (writer, frames, movie) = (FragmentedMP4Writer(limits: limits), StoredFrames(), ByteBuffer())
+        // A message is one file: its head has every format, such as those of both cameras of a phone.
+        var writer = FragmentedMP4Writer(limits: limits, formats: try await formats(of: message))
+        var (frames, joiner, movie) = (StoredFrames(), FrameJoiner(), ByteBuffer())
         var index: UInt32 = 0
         while index < message.framePieces {
-            let pieces = try await pieces(Self.frames, of: message.call, from: index)
-            // Another node that stores the message too, and is further, has removed some.
-            let isNext = !pieces.isEmpty && zip(pieces, index...).allSatisfy { $0.index == $1 }
-            guard isNext else { throw ApusError(.storageFailed, "a piece of a message is missing") }
+            let pieces = try await framePieces(of: message, from: index)
             for piece in pieces {
                 frames.append(ByteBuffer(bytes: piece.data))
                 while let frame = try frames.next() {
                     // The end of the caller's stream is no picture.
-                    guard !frame.header.flags.contains(.endOfEpoch) || frame.payload.readableBytes > 0 else { continue }
-                    movie.writeImmutableBuffer(try writer.write(frame))
+                    guard !frame.header.flags.contains(.endOfEpoch) || frame.payload.readableBytes > 0,
+                        let whole = joiner.add(frame)
+                    else { continue }
+                    movie.writeImmutableBuffer(try writer.write(whole))
                 }
             }
             index += UInt32(pieces.count)
@@ -199,6 +200,44 @@ extension AnsweringRecords {
         }
         movie.writeImmutableBuffer(try writer.finish())
         try await writePieces(of: &movie, &message, isLast: true)
+    }
+
+    /// The formats of a message's tracks, in their order.
+    private func formats(
+        of message: AnsweringMessage
+    ) async throws(ApusError) -> [(track: UInt8, configuration: TrackConfiguration)] {
+        var (frames, found) = (StoredFrames(), [(track: UInt8, configuration: TrackConfiguration)]())
+        var index: UInt32 = 0
+        while index < message.framePieces {
+            let pieces = try await framePieces(of: message, from: index)
+            for piece in pieces {
+                frames.append(ByteBuffer(bytes: piece.data))
+                while let frame = try frames.next() {
+                    let (track, isFull) = (frame.header.track, found.count == FragmentedMP4Writer.formatCountMax)
+                    guard frame.header.flags.contains(.configuration), !isFull else { continue }
+                    let configuration = try TrackConfiguration(decoding: frame.payload)
+                    let isKnown = found.contains {
+                        $0.track == track && $0.configuration.hasSameFormat(as: configuration)
+                    }
+                    if !isKnown { found.append((track, configuration)) }
+                }
+            }
+            index += UInt32(pieces.count)
+        }
+        return found
+    }
+
+    /// Some pieces of a message's frames.
+    ///
+    /// - Throws: 10021 if one is missing.
+    private func framePieces(
+        of message: AnsweringMessage, from index: UInt32
+    ) async throws(ApusError) -> [AnsweringPiece] {
+        let pieces = try await pieces(Self.frames, of: message.call, from: index)
+        // Another node that stores the message too, and is further, has removed some.
+        let isNext = !pieces.isEmpty && zip(pieces, index...).allSatisfy { $0.index == $1 }
+        guard isNext else { throw ApusError(.storageFailed, "a piece of a message is missing") }
+        return pieces
     }
 
     private func writePieces(

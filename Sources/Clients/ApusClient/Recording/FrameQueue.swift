@@ -1,3 +1,4 @@
+package import ApusCore
 package import ApusMedia
 import NIOCore
 import Synchronization
@@ -8,8 +9,14 @@ import Synchronization
 ///
 /// Concurrency model: ``put(_:)`` and ``close()`` from any thread, ``take()`` from one.
 package final class FrameQueue: Sendable {
+    /// A frame, and when it was put.
+    package struct Queued: Sendable {
+        package var frame: MediaFrame
+        package var arrival: MonotonicTime
+    }
+
     private struct State {
-        var frames: [MediaFrame] = []
+        var frames: [Queued] = []
         var byteCount = 0
         var isClosed = false
         var framesLost: UInt64 = 0
@@ -26,13 +33,13 @@ package final class FrameQueue: Sendable {
 
     /// Adds a frame. Returns at once.
     package func put(_ frame: MediaFrame) {
-        let bytes = frame.payload.readableBytes
+        let (bytes, arrival) = (frame.payload.readableBytes, MonotonicTime.now())
         let isTaken = state.withLock { state in
             guard !state.isClosed, state.byteCount + bytes <= byteCountMax else {
                 state.framesLost += 1
                 return false
             }
-            state.frames.append(frame)
+            state.frames.append(Queued(frame: frame, arrival: arrival))
             state.byteCount += bytes
             return true
         }
@@ -56,7 +63,7 @@ package final class FrameQueue: Sendable {
     /// Waits for frames, or the end.
     ///
     /// - Returns: what waits, and whether anything can follow.
-    package func take() -> (frames: [MediaFrame], isClosed: Bool) {
+    package func take() -> (frames: [Queued], isClosed: Bool) {
         signal.wait()
         return state.withLock { state in
             defer { (state.frames, state.byteCount) = ([], 0) }

@@ -11,28 +11,36 @@ import Synchronization
 /// thread of the recorder writes; ``write(_:)`` costs a lock. If the disk is too slow and more than
 /// ``queueByteCountMax`` bytes wait, the newest frames are dropped and counted in ``framesLost``.
 ///
+/// A file holds one format of each track. A stream that changes its size, its codec or its tracks continues in another
+/// file beside the first one, from its next key frame on: after `NAME.mp4` come `NAME-2.mp4`, `NAME-3.mp4` and so on.
+/// Numbers of files that exist are not used. See ``paths``.
+///
 /// Concurrency model: every method may be called from any thread. Frames keep the order of the calls.
 public final class MP4Recorder: Sendable {
     /// The most payload bytes that wait for the disk.
     public static let queueByteCountMax = 256 << 20
 
+    /// The most files of one recording. A stream that changes more often ends it with 10026.
+    public static let fileCountMax = 1000
+
     private struct State {
         var framesRecorded = 0
+        var paths: [String]
         var failure: ApusError?
     }
 
-    private let path: String
-    private let file: Int32
+    private let limits: FragmentedMP4Writer.Limits
     private let queue = FrameQueue(byteCountMax: MP4Recorder.queueByteCountMax)
-    private let state = Mutex(State())
+    private let state: Mutex<State>
     private let thread = Mutex<OSThread?>(nil)
 
     /// Creates the file, or empties it.
     ///
     /// - Throws: 10021 if it cannot be written; 10018 if there is no thread.
     public init(path: String, limits: FragmentedMP4Writer.Limits = .init()) throws(ApusError) {
-        self.path = path
-        file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0o644)
+        self.limits = limits
+        state = Mutex(State(paths: [path]))
+        let file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0o644)
         guard file >= 0 else {
             throw ApusError(
                 .storageFailed,
@@ -40,11 +48,13 @@ public final class MP4Recorder: Sendable {
                     + "check the folder and its permissions"
             )
         }
-        let started = try OSThread(name: "apus-recorder") { [self] in run(FragmentedMP4Writer(limits: limits)) }
+        let started = try OSThread(name: "apus-recorder") { [self] in run(File(path: path, handle: file)) }
         thread.withLock { $0 = started }
     }
 
-    /// The number of frames in the file, once ``finish()`` has returned.
+    /// The files of the recording, in their order.
+    public var paths: [String] { state.withLock { $0.paths } }
+    /// The number of frames in the files, once ``finish()`` has returned.
     public var framesRecorded: Int { state.withLock { $0.framesRecorded } }
     /// Frames that were dropped because of a slow or full disk.
     public var framesLost: UInt64 { queue.framesLost }
@@ -54,9 +64,9 @@ public final class MP4Recorder: Sendable {
     /// Adds a frame from a player, including repeated configurations. Returns at once.
     public func write(_ frame: MediaFrame) { queue.put(frame) }
 
-    /// Writes the remaining frames, ends the file and closes it. Blocks until that is done.
+    /// Writes the remaining frames, ends the last file and closes it. Blocks until that is done.
     ///
-    /// - Returns: the number of frames in the file.
+    /// - Returns: the number of frames in the files.
     /// - Throws: 10021 if the disk is full or failed; 10026 if nothing could be recorded.
     @discardableResult
     public func finish() throws(ApusError) -> Int {
@@ -66,16 +76,34 @@ public final class MP4Recorder: Sendable {
         return framesRecorded
     }
 
-    private func run(_ initial: consuming FragmentedMP4Writer) {
-        var writer = initial
-        defer { close(file) }
+    /// The file that is being written.
+    private struct File {
+        var path: String
+        var handle: Int32
+    }
+
+    private func run(_ first: File) {
+        var file = first
+        defer { close(file.handle) }
         do throws(ApusError) {
+            var (writer, configurations) = (FragmentedMP4Writer(limits: limits), TrackConfigurations())
+            var count = 0
             while true {
                 let (frames, isClosed) = queue.take()
-                for frame in frames { try put(writer.write(frame)) }
+                for queued in frames {
+                    configurations.put(queued.frame)
+                    if !writer.takes(queued.frame) {
+                        try put(writer.finish(), in: file)
+                        count += writer.frameCount
+                        try goOn(&file, isEmpty: writer.frameCount == 0)
+                        writer = FragmentedMP4Writer(limits: limits)
+                        for known in configurations.all { try put(writer.write(known), in: file) }
+                    }
+                    try put(writer.write(queued.frame, arrival: queued.arrival), in: file)
+                }
                 guard isClosed else { continue }
-                try put(writer.finish())
-                let count = writer.frameCount
+                try put(writer.finish(), in: file)
+                count += writer.frameCount
                 return state.withLock { $0.framesRecorded = count }
             }
         } catch {
@@ -84,9 +112,32 @@ public final class MP4Recorder: Sendable {
         }
     }
 
-    private func put(_ bytes: ByteBuffer) throws(ApusError) {
-        guard let number = Self.append(bytes, to: file) else { return }
-        throw Self.unwritable(path, number)
+    /// Begins the next file. A file without frames is emptied and used again.
+    private func goOn(_ file: inout File, isEmpty: Bool) throws(ApusError) {
+        if isEmpty, ftruncate(file.handle, 0) == 0, lseek(file.handle, 0, SEEK_SET) == 0 { return }
+        let (first, count) = state.withLock { ($0.paths[0], $0.paths.count) }
+        guard count < Self.fileCountMax else {
+            throw ApusError(
+                .mediaUnreadable, "the stream changed its format \(count) times; the recording \(first) ends here")
+        }
+        let suffix = first.hasSuffix(".mp4") ? ".mp4" : ""
+        for number in (count + 1)..<(count + 1 + Self.fileCountMax) {
+            let path = "\(first.dropLast(suffix.count))-\(number)\(suffix)"
+            let handle = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0o644)
+            guard handle >= 0 else {
+                if errno == EEXIST { continue }
+                throw Self.unwritable(path, errno)
+            }
+            close(file.handle)
+            file = File(path: path, handle: handle)
+            return state.withLock { $0.paths.append(path) }
+        }
+        throw Self.unwritable(first, EEXIST)
+    }
+
+    private func put(_ bytes: ByteBuffer, in file: File) throws(ApusError) {
+        guard let number = Self.append(bytes, to: file.handle) else { return }
+        throw Self.unwritable(file.path, number)
     }
 
     /// - Returns: nil, or the errno that stopped it.

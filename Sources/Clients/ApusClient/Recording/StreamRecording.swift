@@ -8,15 +8,15 @@ import Synchronization
 final class StreamRecording: Sendable {
     private struct State {
         var recorder: MP4Recorder?
-        /// The last configuration of each track, with which a recording begins.
-        var configurations: [UInt8: MediaFrame] = [:]
+        /// With which a recording begins.
+        var configurations = TrackConfigurations()
     }
     private let state = Mutex(State())
 
     /// Passes a frame that was played.
     func write(_ frame: MediaFrame) {
         state.withLock { state in
-            if frame.header.flags.contains(.configuration) { state.configurations[frame.header.track] = frame }
+            state.configurations.put(frame)
             state.recorder?.write(frame)
         }
     }
@@ -28,7 +28,7 @@ final class StreamRecording: Sendable {
         let recorder = try MP4Recorder(path: path)
         let isFirst = state.withLock { state in
             guard state.recorder == nil else { return false }
-            for (_, frame) in state.configurations.sorted(by: { $0.key < $1.key }) { recorder.write(frame) }
+            for frame in state.configurations.all { recorder.write(frame) }
             state.recorder = recorder
             return true
         }

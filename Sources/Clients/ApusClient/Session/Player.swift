@@ -48,6 +48,8 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
     private let onEvent: @Sendable (Event) -> Void
     private var place = StreamPlace()
     private var last: FramePosition?
+    /// Joins the parts of large pictures.
+    private var joiner = FrameJoiner()
     /// The last node's grant. With it the stream is opened at another node without a delay.
     private var grant = Data()
     private var isOver = false
@@ -73,7 +75,7 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
     ///   - session: the session on which it plays.
     ///   - device: the device whose channel it plays.
     ///   - source: the number of the device's source.
-    ///   - onFrame: called for every frame. Frames with `.repeated` are configurations that are sent again at the start
+    ///   - onFrame: called for every frame. A picture that was sent in parts is one frame. Frames with `.repeated` are configurations that are sent again at the start
     ///     of a join. They are not part of the sequence.
     ///   - onEvent: called for everything else.
     public convenience init(
@@ -247,8 +249,9 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
             onEvent(.waiting)
             return hooks.onEndOfRun(media.header.position.epoch)
         }
-        recording.write(media)
-        onFrame(media)
+        guard let whole = joiner.add(media) else { return }
+        recording.write(whole)
+        onFrame(whole)
     }
 
     /// Notes when the stream began.

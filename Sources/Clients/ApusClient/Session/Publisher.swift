@@ -11,7 +11,7 @@ import SwiftProtobuf
 /// The limits of the frames that a publisher keeps (D7).
 public struct PublisherLimits: Sendable, Hashable {
     /// The most bytes that are kept.
-    public var byteCountMax = 8 << 20
+    public var byteCountMax = 16 << 20
     /// The most frames that are kept.
     public var frameCountMax = 2048
     /// How long a frame is kept although it was acknowledged: the two nodes that have it may be cut off together, and
@@ -58,7 +58,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     private let onEvent: @Sendable (Event) -> Void
     private var window = Deque<Kept>()
     /// The last configuration of each track, with which a restarted stream begins.
-    private var configurations: [UInt8: MediaFrame] = [:]
+    private var configurations = TrackConfigurations()
     private var windowByteCount = 0
     /// The sequence of the oldest frame in the window.
     private var oldest: UInt64 = 0
@@ -182,28 +182,32 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
         ending = nil
     }
 
-    /// Sends one frame. Numbers follow the order of the calls. A frame of more than
-    /// ``MediaFrame/payloadByteCountMax`` bytes ends the stream with 21024: nodes would refuse it.
+    /// Sends one frame. Numbers follow the order of the calls. One of more than ``MediaFrame/payloadByteCountMax``
+    /// bytes is sent in parts, with a number for each (``FrameJoiner``). One of more than
+    /// ``MediaFrame/joinedByteCountMax`` bytes ends the stream with 21024.
     public func send(
         track: UInt8, ptsMicroseconds: Int64, dtsDeltaMicroseconds: Int32, flags: MediaFlags, payload: ByteBuffer
     ) {
         session.eventLoop.execute { [self] in
             guard !isOver, ending == nil else { return }
-            guard payload.readableBytes <= MediaFrame.payloadByteCountMax else {
+            guard let parts = FrameJoiner.split(payload) else {
                 sendEnd()
                 leave()
                 return onEvent(
                     .ended(
                         ApusError(
                             .packageTooLarge,
-                            "a frame has \(payload.readableBytes) bytes; at most \(MediaFrame.payloadByteCountMax) "
+                            "a frame has \(payload.readableBytes) bytes; at most \(MediaFrame.joinedByteCountMax) "
                                 + "can be sent")))
             }
-            let header = MediaHeader(
-                position: FramePosition(epoch: epoch ?? 0, sequence: nextSequence), ptsMicroseconds: ptsMicroseconds,
-                dtsDeltaMicroseconds: dtsDeltaMicroseconds, flags: flags, track: track)
-            nextSequence += 1
-            keep(MediaFrame(header: header, payload: payload))
+            for (index, part) in parts.enumerated() {
+                let header = MediaHeader(
+                    position: FramePosition(epoch: epoch ?? 0, sequence: nextSequence),
+                    ptsMicroseconds: ptsMicroseconds, dtsDeltaMicroseconds: dtsDeltaMicroseconds,
+                    flags: FrameJoiner.flags(flags, ofPart: index, of: parts.count), track: track)
+                nextSequence += 1
+                keep(MediaFrame(header: header, payload: part))
+            }
             announce()
             write()
         }
@@ -233,7 +237,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     }
 
     private func keep(_ frame: MediaFrame) {
-        if frame.header.flags.contains(.configuration) { configurations[frame.header.track] = frame }
+        configurations.put(frame)
         let now = NIODeadline.now()
         window.append(Kept(frame: frame, since: now))
         windowByteCount += frame.payload.readableBytes
@@ -353,7 +357,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     private func beginAnew() {
         let kept = window.dropFirst(Int(max(acknowledged, oldest) - oldest)).map(\.frame)
             .filter { !$0.header.flags.contains(.configuration) }
-        let first = configurations.sorted { $0.key < $1.key }.map(\.value)
+        let first = configurations.all
         instance = UInt64.random(in: 1...(.max))
         epoch = nil
         window.removeAll(keepingCapacity: true)

@@ -10,6 +10,9 @@ import Synchronization
 
 /// Writes the frames of one source into the files of a ``RecordingFolder``.
 ///
+/// A file holds one format of each track. A camera that changes its size, its codec or its tracks continues in the next
+/// file, from its next key frame on, at most one each ``changeInterval``.
+///
 /// Concurrency model: ``write(_:)`` from one thread at a time, and returns at once; a thread of the writer writes.
 /// ``finish()`` waits for it.
 public final class RecordingWriter: Sendable {
@@ -20,6 +23,9 @@ public final class RecordingWriter: Sendable {
 
     /// Payload bytes that wait for the disk; beyond them frames are not recorded.
     public static let queueByteCountMax = 32 << 20
+    /// The shortest time between two files with different formats. A camera that changes more often is not recorded in
+    /// between, so that it cannot fill the folder with files.
+    public static let changeInterval = Duration.seconds(1)
     /// A clock that differs by more from the times of the frames was set.
     private static let clockStepMax: Int64 = 1000
 
@@ -50,16 +56,19 @@ public final class RecordingWriter: Sendable {
         var file: RecordingIndex.File
         var handle: Int32
         var writer: FragmentedMP4Writer
-        /// The presentation time of the first frame, and the latest one, in microseconds.
+        /// The presentation time of the first frame, in microseconds.
         var first: Int64
-        var latest: Int64
+        /// The stream has a format that this file does not have.
+        var isOutdated = false
         /// The errno of a write that failed.
         var number: Int32?
     }
 
     private struct Progress {
         var open: Open?
-        var configurations: [UInt8: MediaFrame] = [:]
+        var configurations = TrackConfigurations()
+        /// When the last file began whose format the one before did not have.
+        var changed = MonotonicTime.zero
         /// The presentation time and the clock of the last file's start.
         var last: (pts: Int64, clock: Int64)?
         /// The last file began later by the clock than by the times of its frames.
@@ -84,7 +93,7 @@ public final class RecordingWriter: Sendable {
         var progress = Progress()
         while true {
             let (frames, isClosed) = queue.take()
-            for frame in frames { record(frame, &progress) }
+            for queued in frames { record(queued, &progress) }
             if isClosed {
                 end(&progress)
                 return
@@ -92,19 +101,18 @@ public final class RecordingWriter: Sendable {
         }
     }
 
-    private func record(_ frame: MediaFrame, _ progress: inout Progress) {
+    private func record(_ queued: FrameQueue.Queued, _ progress: inout Progress) {
+        let frame = queued.frame
         if frame.header.flags.contains(.configuration) {
-            progress.configurations[frame.header.track] = frame
+            progress.configurations.put(frame)
+            if progress.open?.writer.takes(frame) == false { progress.open?.isOutdated = true }
         } else if frame.header.flags.contains(.key) {
-            begin(frame, &progress)
+            begin(queued, &progress)
         }
-        guard var open = progress.open else { return }
+        guard var open = progress.open, !open.isOutdated else { return }
         progress.open = nil
-        if !frame.header.flags.contains(.configuration) {
-            open.latest = max(open.latest, frame.header.ptsMicroseconds)
-        }
         do throws(ApusError) {
-            try append(open.writer.write(frame), to: &open)
+            try append(open.writer.write(frame, arrival: queued.arrival), to: &open)
             progress.open = open
         } catch {
             progress.open = open
@@ -112,12 +120,18 @@ public final class RecordingWriter: Sendable {
         }
     }
 
-    /// Begins a file with a key frame, if there is none or it is long enough.
-    private func begin(_ frame: MediaFrame, _ progress: inout Progress) {
+    /// Begins a file with a key frame, if there is none, it is long enough, or it does not have the stream's format.
+    private func begin(_ queued: FrameQueue.Queued, _ progress: inout Progress) {
+        let frame = queued.frame
         let pts = frame.header.ptsMicroseconds
         if let open = progress.open {
-            guard pts - open.first >= folder.limits.fileDuration.microseconds || pts < open.first else { return }
-            end(&progress)
+            let isLong = pts - open.first >= folder.limits.fileDuration.microseconds || pts < open.first
+            guard isLong || open.isOutdated else { return }
+            if open.isOutdated {
+                guard queued.arrival - progress.changed >= Self.changeInterval else { return }
+                progress.changed = queued.arrival
+            }
+            end(&progress, until: open.isOutdated ? nil : queued)
         }
         guard MonotonicTime.now() >= progress.pausedUntil else { return }
         let clock = Self.time(frame.header.captureMilliseconds, near: Date().milliseconds)
@@ -127,9 +141,9 @@ public final class RecordingWriter: Sendable {
             folder.makeRoom(for: 0)
             var file = RecordingIndex.File(start: start, end: start, byteCount: 0, isOpen: true)
             let handle = try create(&file)
-            var open = Open(file: file, handle: handle, writer: FragmentedMP4Writer(), first: pts, latest: pts)
+            var open = Open(file: file, handle: handle, writer: FragmentedMP4Writer(), first: pts)
             folder.put(file, of: source)
-            for (_, configuration) in progress.configurations.sorted(by: { $0.key < $1.key }) {
+            for configuration in progress.configurations.all {
                 do throws(ApusError) {
                     try append(open.writer.write(configuration), to: &open)
                 } catch {
@@ -171,16 +185,22 @@ public final class RecordingWriter: Sendable {
             throw MP4Recorder.unwritable(folder.path(of: source, open.file), number)
         }
         open.file.byteCount += Int64(bytes.readableBytes)
-        open.file.end = max(open.file.end, open.file.start + (open.latest - open.first) / 1000)
+        open.file.end = max(open.file.end, open.file.start + open.writer.lengthMicroseconds / 1000)
         folder.put(open.file, of: source)
         folder.makeRoom(for: 0)
     }
 
     /// Ends the file, if there is one.
-    private func end(_ progress: inout Progress) {
+    ///
+    /// - Parameter next: the frame with which the next file begins. This one lasts until then.
+    private func end(_ progress: inout Progress, until next: FrameQueue.Queued? = nil) {
         guard var open = progress.open else { return }
         progress.open = nil
-        do throws(ApusError) { try append(open.writer.finish(), to: &open) } catch { report(error) }
+        do throws(ApusError) {
+            try append(open.writer.finish(until: next?.frame, arrival: next?.arrival), to: &open)
+        } catch {
+            report(error)
+        }
         close(open)
     }
 

@@ -28,6 +28,9 @@ final class Demuxer {
         var duration: Int64
         var isKey: Bool
         var bytes: [UInt8]
+        /// Set where the container has another header from this packet on: FLV with a second sequence header, MP4 with a
+        /// second sample entry.
+        var extraData: [UInt8]?
     }
 
     private(set) var tracks: [Track] = []
@@ -189,6 +192,7 @@ final class Demuxer {
             guard let track = tracks.firstIndex(where: { $0.streamIndex == index }), let stream = stream(index),
                 let data = packet.pointee.data, packet.pointee.size > 0
             else { continue }
+            let extraData = Self.newExtraData(packet)
             let base = stream.pointee.time_base
             let duration = Self.time(packet.pointee.duration, base) ?? 0
             let pts = Self.time(packet.pointee.pts, base)
@@ -201,8 +205,24 @@ final class Demuxer {
                 duration: duration > 0 ? duration : tracks[track].frameDuration,
                 isKey: packet.pointee.flags & AV_PKT_FLAG_KEY != 0,
                 // SAFETY: libav owns `size` bytes there until the packet is unreferenced, below.
-                bytes: Array(UnsafeBufferPointer(start: data, count: Int(packet.pointee.size))))
+                bytes: Array(UnsafeBufferPointer(start: data, count: Int(packet.pointee.size))), extraData: extraData)
         }
+    }
+
+    private static func newExtraData(_ packet: UnsafeMutablePointer<AVPacket>) -> [UInt8]? {
+        var count = 0
+        guard let bytes = av_packet_get_side_data(packet, AV_PKT_DATA_NEW_EXTRADATA, &count), count > 0,
+            count <= TrackConfiguration.extraByteCountMax
+        else { return nil }
+        // SAFETY: libav owns `count` bytes there until the packet is unreferenced.
+        return Array(UnsafeBufferPointer(start: bytes, count: count))
+    }
+
+    /// True if the container has one time line, so that a long step is a pause. MPEG-TS and raw streams are joined from
+    /// parts with clocks of their own.
+    var hasOneTimeline: Bool {
+        let format = context.pointee.iformat.map { String(cString: $0.pointee.name) } ?? ""
+        return !["h264", "hevc", "mpegts"].contains(format)
     }
 
     /// A time in microseconds; nil if the packet has none, or one that no frame can have. libav passes on whatever a

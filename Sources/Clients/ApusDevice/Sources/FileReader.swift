@@ -7,6 +7,8 @@ import NIOCore
 ///
 /// Concurrency model: created and used on one thread.
 final class FileReader {
+    /// The longest time between two frames of a file that is a pause, in microseconds.
+    static let pauseMax: Int64 = 3_600_000_000
     /// The most packets that are read before each track's configuration must be known.
     static let scanCountMax = 2000
 
@@ -30,7 +32,8 @@ final class FileReader {
         self.interrupt = interrupt
         demuxer = try Self.open(path, interrupt)
         shapers = demuxer.tracks.map { TrackShaper(input: $0.input) }
-        timeline = MediaTimeline(trackCount: shapers.count)
+        timeline = MediaTimeline(
+            trackCount: shapers.count, pauseMax: demuxer.hasOneTimeline ? Self.pauseMax : MediaTimeline.jumpMax)
         interleaver = Interleaver(trackCount: shapers.count)
     }
 
@@ -60,7 +63,7 @@ final class FileReader {
             isAhead = true
             count += 1
             guard let packet = try readPacket() else { break }
-            _ = shapers[packet.track].shape(packet.bytes, isKey: packet.isKey)
+            _ = shapers[packet.track].shape(packet.bytes, isKey: packet.isKey, extraData: packet.extraData)
         }
         if isAhead { try restart() }
         var configurations: [TrackConfiguration] = []
@@ -102,12 +105,13 @@ final class FileReader {
             framesOfPass = 0
             return
         }
-        guard let shaped = shapers[packet.track].shape(packet.bytes, isKey: packet.isKey) else { return }
-        guard shaped.payload.readableBytes <= MediaFrame.payloadByteCountMax else {
+        let shaped = shapers[packet.track].shape(packet.bytes, isKey: packet.isKey, extraData: packet.extraData)
+        guard let shaped else { return }
+        guard shaped.payload.readableBytes <= MediaFrame.joinedByteCountMax else {
             throw ApusError(
                 .mediaUnreadable,
                 "the file \(path) holds a frame of \(shaped.payload.readableBytes) bytes; "
-                    + "at most \(MediaFrame.payloadByteCountMax) can be sent")
+                    + "at most \(MediaFrame.joinedByteCountMax) can be sent")
         }
         if let time = packet.pts ?? packet.dts {
             firstPts = min(firstPts, time)
@@ -131,6 +135,7 @@ final class FileReader {
 
     /// Returns to the first packet. Opens the file again if it cannot seek.
     private func restart() throws(ApusError) {
+        for index in shapers.indices { shapers[index].rewind() }
         guard !demuxer.rewind() else { return }
         let count = demuxer.tracks.count
         demuxer = try Self.open(path, interrupt)

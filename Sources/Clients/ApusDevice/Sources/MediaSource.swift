@@ -10,7 +10,7 @@ public enum SourceEvent: Sendable {
     case configuration(track: UInt8, TrackConfiguration)
     /// One frame. All tracks share a time line, which starts near 0 and never goes back in decode order. Key frames of
     /// video have `.key`, and so has every frame of a source without video. The payload has at most
-    /// ``MediaFrame/payloadByteCountMax`` bytes.
+    /// ``MediaFrame/joinedByteCountMax`` bytes.
     case frame(
         track: UInt8, ptsMicroseconds: Int64, dtsDeltaMicroseconds: Int32, flags: MediaFlags, payload: ByteBuffer)
     /// The source was stopped, or a source that does not loop has ended. Nothing follows.

@@ -32,6 +32,8 @@ package struct MediaTimeline: Sendable {
         var duration: Int64 = 0
     }
 
+    /// A larger step forward is a jump too.
+    private let pauseMax: Int64
     private var tracks: [Track]
     /// The time line minus the input's time; nil until the next frame sets it.
     private var offset: Int64?
@@ -40,7 +42,10 @@ package struct MediaTimeline: Sendable {
     /// The latest end of a frame on the time line.
     package private(set) var end: Int64 = 0
 
-    package init(trackCount: Int) {
+    /// - Parameter pauseMax: the longest step forward that is a pause, in microseconds. An input whose clock jumps has
+    ///   the default.
+    package init(trackCount: Int, pauseMax: Int64 = Self.jumpMax) {
+        self.pauseMax = max(pauseMax, Self.jumpMax)
         tracks = Array(repeating: Track(), count: trackCount)
     }
 
@@ -77,14 +82,17 @@ package struct MediaTimeline: Sendable {
         // A frame cannot say that it is shown so much later or earlier than it is decoded.
         let inputPts = pts.flatMap { abs($0 - input) <= Self.delayMax ? $0 : nil } ?? input
         if offset == nil { offset = restart - inputPts }
-        if let last = track.lastInput, abs(input - last) > Self.jumpMax, let lastLine = track.lastLine {
+        let isJump = track.lastInput.map { input - $0 > pauseMax || $0 - input > Self.jumpMax } ?? false
+        if isJump, let lastLine = track.lastLine {
             offset = lastLine + max(track.duration, 1) - input
         }
         let base = offset ?? 0
         let inputLine = Self.clamped(input + base)
         // Matroska has no decode times, and libav has none for the first frames after a seek. The frame's step from the
         // previous one is used instead, so that B frames keep their delay.
-        let line = dts == nil ? min(inputLine, (track.lastLine ?? inputLine) + max(track.duration, 1)) : inputLine
+        var line = dts == nil ? min(inputLine, (track.lastLine ?? inputLine) + max(track.duration, 1)) : inputLine
+        // After a pause there is nothing to reorder.
+        if inputLine - line > Self.reorderMax { line = inputLine }
         var place = Place(pts: Self.clamped(inputPts + base), dts: line)
         if let last = track.lastLine, place.dts <= last { place.dts = last + 1 }
         place.pts = max(place.pts, place.dts)
@@ -95,5 +103,7 @@ package struct MediaTimeline: Sendable {
         return place
     }
 
+    /// The longest delay of B frames, in microseconds.
+    private static let reorderMax: Int64 = 1_000_000
     private static let delayMax = Int64(MediaHeader.dtsDeltaMicrosecondsMax)
 }

@@ -8,9 +8,13 @@ package struct Reconnect: Sendable {
     /// After a connection that lasted this long, the next wait is the shortest again.
     package static let goodAfter = Duration.seconds(30)
 
-    private var wait = Self.waitMin
+    private let shortest: Duration
+    private let longest: Duration
+    private var wait: Duration
 
-    package init() {}
+    package init(from shortest: Duration = Self.waitMin, to longest: Duration = Self.waitMax) {
+        (self.shortest, self.longest, wait) = (shortest, longest, shortest)
+    }
 
     /// The wait after a failure.
     ///
@@ -18,8 +22,8 @@ package struct Reconnect: Sendable {
     ///   - lasted: the duration for which the connection delivered media.
     ///   - unit: a random number from 0 up to 1.
     package mutating func nextWait(lasted: Duration, unit: Double) -> Duration {
-        if lasted >= Self.goodAfter { wait = Self.waitMin }
-        defer { wait = min(wait * 2, Self.waitMax) }
+        if lasted >= Self.goodAfter { wait = shortest }
+        defer { wait = min(wait * 2, longest) }
         return .nanoseconds(Int64(Double(wait.nanoseconds) * (0.75 + unit / 2)))
     }
 }

@@ -7,7 +7,11 @@ import Logging
 /// What a client sends.
 struct SourceOptions: ParsableArguments {
     @Option(help: "Send this file in a loop, at its own pace.") var file: String?
-    @Option(help: "Send another camera's stream: rtsp://…") var rtsp: String?
+    @Option(help: "Send another camera's stream: rtsp://USER@HOST/PATH.") var rtsp: String?
+    @Option(help: "Read the address of --rtsp from this file, if it has a password; - prompts for it.")
+    var rtspFile: String?
+    @Option(help: "Read that camera's password from this file; - prompts for it. Default: APUS_RTSP_PASSWORD.")
+    var rtspPasswordFile: String?
     @Option(help: "Send a generated picture with a frame counter and a clock: WIDTHxHEIGHT@FPS.")
     var testPattern: String?
     @Option(help: "Send the pictures of this camera of Video4Linux, such as /dev/video0.") var camera: String?
@@ -23,7 +27,7 @@ struct SourceOptions: ParsableArguments {
 
     /// The number of sources that are given. A camera and a sound are one.
     var count: Int {
-        [file, rtsp, testPattern, camera ?? microphone ?? wav].count { $0 != nil }
+        [file, rtsp ?? rtspFile, testPattern, camera ?? microphone ?? wav].count { $0 != nil }
     }
 
     func validate() throws {
@@ -32,10 +36,15 @@ struct SourceOptions: ParsableArguments {
 
     /// Nil if none is given.
     ///
-    /// - Throws: 10022 for a test pattern, a size or an encoding that cannot be read.
+    /// - Throws: 10022 for a test pattern, a size or an encoding that cannot be read; as ``SecretText`` for the files of
+    ///   a camera's address and password.
     func source(log: Logger) throws(ApusError) -> (any MediaSource)? {
         if let file { return FileSource(path: file, log: log) }
-        if let rtsp { return RTSPSource(url: rtsp, log: log) }
+        if let url = try SecretText.given(rtsp, file: rtspFile, variable: nil, name: "rtsp") {
+            let password = try SecretText.given(
+                nil, file: rtspPasswordFile, variable: "APUS_RTSP_PASSWORD", name: "rtsp-password")
+            return RTSPSource(url: url, password: password, log: log)
+        }
         let sound = try SoundEncoding(parsing: sound)
         if let testPattern {
             var pattern = try TestPattern(parsing: testPattern)
