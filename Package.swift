@@ -321,7 +321,7 @@ let package = Package(
         layer(
             "Command", "ApusCommand",
             [
-                "ApusCore", "ApusConfiguration", "ApusContract", "ApusMedia", "ApusStorage", "ApusCluster",
+                "ApusCore", "ApusConfiguration", "ApusWire", "ApusContract", "ApusMedia", "ApusStorage", "ApusCluster",
                 "ApusSessions", "ApusThings", "ApusRelayService", "ApusHTTP", "ApusNodeConfiguration", "ApusRelayNode",
                 "ApusNode", "ApusClient", "ApusDevice", "ApusTLS", "ApusTraversal", "ApusLocal", "ApusThreads",
                 "CApusThreads",
@@ -443,8 +443,11 @@ let package = Package(
             ]),
         test("RelayClientTests", ["ApusTestKit", nioCore, nioPosix], exclude: ["Clients"]),
         test(
-            "TidyTests", ["ApusCore", "ApusConfiguration", "ApusHTTP", "ApusNodeConfiguration", "ApusRelayNode"],
-            for: .speed),
+            "TidyTests",
+            [
+                "ApusCore", "ApusWire", "ApusMedia", "ApusConfiguration", "ApusHTTP", "ApusNodeConfiguration",
+                "ApusRelayNode",
+            ], for: .speed),
         test(
             "ApusWireTests", ["ApusCore", "ApusWire", "ApusCluster", "ApusTestKit", nioCore, protobuf],
             exclude: ["Version1"]),
@@ -477,7 +480,7 @@ let package = Package(
                 "ApusCore", "ApusWire", "ApusMedia", "ApusTransport", "ApusCluster", "ApusChannels", "ApusTestKit",
                 nioCore, nioPosix, protobuf, log,
             ], for: .speed),
-        test("ApusMediaTests", ["ApusCore", "ApusMedia", "ApusTestKit", nioCore]),
+        test("ApusMediaTests", ["ApusCore", "ApusWire", "ApusMedia", "ApusTestKit", nioCore]),
         test("ApusTraversalTests", ["ApusCore", "ApusTraversal"]),
         test(
             "ApusTransportTests",

@@ -42,6 +42,33 @@ struct OpenAPIDocumentTests {
         #expect((properties["groups"]?["items"] as? [String: Any])?["pattern"] != nil)
     }
 
+    /// The requests without a path are in the other document, with their messages (D17).
+    @Test("A request that REST does not have is in the AsyncAPI document, with the schemas of both messages")
+    func withoutPath() throws {
+        var api = ClientAPI()
+        api.addSchemas(clientSchemas)
+        api.on(ClientSubscribeRequest.self) { _, _ in .init() }
+        api.on(ClientReportPropertyRequest.self) { _, _ in .init() }
+        let text = Data(AsyncAPIDocument(api).text.utf8)
+        let made = try #require(try JSONSerialization.jsonObject(with: text) as? [String: Any])
+        let schemas = try #require((made["components"] as? [String: Any])?["schemas"] as? [String: Any])
+        let requests = try #require((made["channels"] as? [String: Any])?["requests"] as? [String: Any])
+        let messages = try #require(requests["messages"] as? [String: [String: Any]])
+        for operation in api.operations {
+            #expect(operation.info.path == nil)
+            let name = operation.info.name
+            let request = try #require(messages[name]?["payload"] as? [String: Any])
+            let properties = try #require(request["properties"] as? [String: [String: Any]])
+            #expect(properties["request"]?["const"] as? String == name)
+            let reference = try #require(properties["body"]?["$ref"] as? String)
+            let schema = try #require(schemas[reference.replacing("#/components/schemas/", with: "")] as? [String: Any])
+            #expect((schema["properties"] as? [String: Any])?.isEmpty == false, "\(name)")
+            #expect(messages["\(name).response"] != nil)
+        }
+        let operations = try #require(made["operations"] as? [String: [String: Any]])
+        #expect(operations["ask.topics.subscribe"]?["reply"] != nil)
+    }
+
     @Test("Rules of messages in a list hold for each of them: the list has its bound, the message its fields")
     func nested() throws {
         let schema = try body("/v1/customers/{customer}/firmware")

@@ -266,6 +266,11 @@ struct CommandQueueTests {
     func contents() throws {
         let one = try CommandContent(path: "Action.cameraOn", json: #"{ "ctlVal" : 1 }"#)
         #expect(one == (try CommandContent(path: "Action.cameraOn.ctlVal", json: " 1 ")))
+        // A value of the greatest depth, in both forms.
+        let deep = String(repeating: "[", count: 8) + String(repeating: "]", count: 8)
+        #expect(
+            try CommandContent(path: "Action.cameraOn", json: "{\"ctlVal\":\(deep)}")
+                == CommandContent(path: "Action.cameraOn.ctlVal", json: deep))
         #expect(one.path == "Action.cameraOn" && one.bytes == Data("1".utf8))
         for path in [
             "", "Action", "action.cameraOn", "ProWritable.x", "Action.cameraOn.t", "Action.a.ctlVal.b", "Action.a b",

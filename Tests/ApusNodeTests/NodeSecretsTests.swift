@@ -106,6 +106,8 @@ struct NodeSecretsTests {
                 CertificateExpiry(
                     name: "node", file: "n1.pem", notAfter: now.addingTimeInterval(40 * day), isServed: true),
                 CertificateExpiry(
+                    name: "clients", file: "n1.pem", notAfter: now.addingTimeInterval(40 * day), isServed: true),
+                CertificateExpiry(
                     name: "http", file: "h.pem", notAfter: now.addingTimeInterval(90 * day), isServed: true),
             ], warning: .seconds(30 * 86_400), conditions: conditions,
             log: Logger(label: "test", factory: { _ in SwiftLogNoOpLogHandler() }))
@@ -116,7 +118,11 @@ struct NodeSecretsTests {
         #expect(types(after: 9) == [])
         #expect(types(after: 11) == ["certificate_expiring"])
         #expect(conditions.all.first?.message.contains("n1.pem") == true && conditions.all.allSatisfy { !$0.unhealthy })
+        let first = conditions.all.first?.message ?? ""
+        #expect(first.contains("n1.pem expires in 29 days") || first.contains("n1.pem expires in 28 days"), "\(first)")
+        #expect(first.components(separatedBy: "n1.pem").count == 2, "a file of two purposes is named once: \(first)")
         #expect(types(after: 41) == ["certificate_expired"])
+        #expect(conditions.all.first?.message.contains("n1.pem has expired") == true)
         #expect(conditions.all.contains { $0.unhealthy })
         #expect(types(after: 70) == ["certificate_expired", "certificate_expiring"])
         watch.use([

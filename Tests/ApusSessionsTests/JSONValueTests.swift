@@ -56,6 +56,32 @@ struct JSONValueTests {
         #expect(read(#"{"a":{"a":1},"b":[{"a":1}]}"#) != nil)
     }
 
+    @Test("Two normalizations of a name are two names, and of a text two texts (RFC 8259 §8.3)")
+    func normalizations() throws {
+        let both = try #require(read("{\"\u{e9}\":1,\"e\u{301}\":2}"))
+        #expect(both["\u{e9}"] == .number("1"))
+        #expect(both["e\u{301}"] == .number("2"))
+        for (one, other) in [("\"\u{e9}\"", "\"e\u{301}\""), ("[\"\u{e9}\"]", "[\"e\u{301}\"]")] {
+            #expect(read(one) != read(other))
+            #expect(read(one) == read(one))
+        }
+        #expect(read("{\"\u{e9}\":1}") != read("{\"e\u{301}\":1}"))
+    }
+
+    @Test(
+        "A number beyond the range of a double is refused, unless it is stored already",
+        arguments: ["1e400", "-1E+400", "1.5e309", "1e-400", "-0.001e-330", "1e99999999999999999999"])
+    func range(text: String) {
+        #expect(read(text) == nil)
+        #expect(read("[\(text)]") == nil)
+        #expect(JSONValue(Array(text.utf8)[...], isStored: true) == .number(text))
+    }
+
+    @Test("A number of a double's range is accepted", arguments: ["1.7e308", "5e-324", "0e999", "-0.0E-999", "1e0"])
+    func inRange(text: String) {
+        #expect(read(text) == .number(text))
+    }
+
     @Test("Depth, members and digits are bounded")
     func bounds() {
         let depth = JSONValue.depthMax

@@ -6,7 +6,7 @@ import Testing
 @Suite("The subset of JSON Schema 2020-12")
 struct JSONSchemaTests {
     static func value(_ text: String, depthMax: Int = 32) throws -> JSONValue {
-        try #require(JSONValue(ArraySlice(text.utf8), depthMax: depthMax), "\(text)")
+        try #require(JSONValue(ArraySlice(text.utf8), depthMax: depthMax, isStored: true), "\(text)")
     }
 
     static func schema(_ text: String) throws -> JSONSchema { try JSONSchema(try value(text)) }

@@ -240,6 +240,85 @@ struct ThingModelTests {
         #expect(model.leaves.map(\.name) == model.leaves.map(\.name).sorted())
     }
 
+    /// A text in two Unicode normalizations, as JSON.
+    private static let (composed, decomposed) = ("\"caf\u{e9}\"", "\"cafe\u{301}\"")
+
+    private static func bytes(_ model: ThingState, _ path: String) throws -> [UInt8] {
+        Array(try read(model, path).utf8)
+    }
+
+    @Test("The last write is what is read, also if it differs only in the normalization of its text (RFC 8259 §8.3)")
+    func normalizations() throws {
+        var model = ThingState()
+        let (setting, state) = (try ThingPath("ProWritable.name"), try ThingPath("ProReadonly.v"))
+        _ = try model.report(setting, "{\"setVal\":\(Self.composed)}", received: 0, time: 1)
+        _ = try model.report(state, "{\"stVal\":\(Self.composed)}", received: 0, time: 1)
+        _ = try model.addUser("room", "{\"n\":\(Self.composed)}", time: 1)
+        let before = model
+        let written = try model.write(
+            ThingPath("ProWritable.name.setVal"), Self.decomposed, ifVersion: 0, time: 2)
+        #expect(written.version == before.version + 1 && written.isPending)
+        #expect(try Self.bytes(model, "ProWritable.name.setVal") == Array(Self.decomposed.utf8))
+        #expect(model.pending.map(\.name) == ["name"])
+        _ = try model.report(setting, "{\"setVal\":\(Self.decomposed)}", received: written.version, time: 2)
+        #expect(model.pending.isEmpty)
+        _ = try model.report(state, "{\"stVal\":\(Self.decomposed)}", received: 0, time: 2)
+        #expect(try Self.bytes(model, "ProReadonly.v.stVal") == Array(Self.decomposed.utf8))
+        _ = try model.addUser("room", "{\"n\":\(Self.decomposed)}", time: 2)
+        #expect(try Self.bytes(model, "ProUser.room.val.n") == Array(Self.decomposed.utf8))
+        #expect(try model.read(ThingPath("ProReadonly.v"), online: Self.online).version > 1)
+    }
+
+    @Test("Two names that differ by normalization are two members, each at its own path")
+    func names() throws {
+        var model = ThingState()
+        _ = try model.addUser("both", "{\"\u{e9}\":1,\"e\u{301}\":2}", time: 1)
+        #expect(try Self.read(model, "ProUser.both.val.\u{e9}") == "1")
+        #expect(try Self.read(model, "ProUser.both.val.e\u{301}") == "2")
+        _ = try model.write(ThingPath("ProUser.both.val.e\u{301}"), "3", ifVersion: 0, time: 2)
+        #expect(try Self.read(model, "ProUser.both.val.\u{e9}") == "1")
+        // A name that begins with a combining mark, after a dot.
+        _ = try model.addUser("mark", "{\"\u{301}\":4}", time: 3)
+        #expect(try Self.read(model, "ProUser.mark.val.\u{301}") == "4")
+    }
+
+    @Test("A value of eight levels is accepted in both forms of a write, and one of nine in neither (IV-D4)")
+    func depth() throws {
+        var model = try Self.model()
+        func nested(_ depth: Int) -> String {
+            String(repeating: "[", count: depth) + String(repeating: "]", count: depth)
+        }
+        let (leaf, value) = (try ThingPath("ProWritable._logLevel"), try ThingPath("ProWritable._logLevel.setVal"))
+        let most = nested(JSONValue.depthMax)
+        _ = try model.write(leaf, "{\"setVal\":\(most)}", ifVersion: 0, time: 1)
+        #expect(try Self.read(model, "ProWritable._logLevel.setVal") == most)
+        _ = try model.write(value, most, ifVersion: 0, time: 1)
+        _ = try model.addUser("deep", most, time: 1)
+        let more = nested(JSONValue.depthMax + 1)
+        fails(.jsonInvalid) { _ = try model.write(leaf, "{\"setVal\":\(more)}", ifVersion: 0, time: 1) }
+        fails(.jsonInvalid) { _ = try model.write(value, more, ifVersion: 0, time: 1) }
+        fails(.jsonInvalid) { _ = try model.addUser("deep", more, time: 1) }
+    }
+
+    @Test("A number that many readers of JSON refuse is refused; one that is stored already can be read and replaced")
+    func numbers() throws {
+        var model = try Self.model()
+        let path = try ThingPath("ProWritable._logLevel.setVal")
+        for number in ["1e400", "[-1e400]", "1e-400"] {
+            fails(.jsonInvalid) { _ = try model.write(path, number, ifVersion: 0, time: 1) }
+            fails(.jsonInvalid) {
+                _ = try model.report(ThingPath("ProReadonly.x"), "{\"stVal\":\(number)}", received: 0, time: 1)
+            }
+            fails(.jsonInvalid) { _ = try model.addUser("x", number, time: 1) }
+        }
+        let index = try #require(model.leaves.firstIndex { $0.name == "_logLevel" })
+        model.leaves[index].value = #"{"far":1e400,"near":1}"#
+        #expect(try Self.read(model, "ProWritable._logLevel.setVal.far") == "1e400")
+        _ = try model.write(ThingPath("ProWritable._logLevel.setVal.near"), "2", ifVersion: 0, time: 2)
+        #expect(try Self.read(model, "ProWritable._logLevel.setVal") == #"{"far":1e400,"near":2}"#)
+        _ = try model.write(path, "4", ifVersion: 0, time: 3)
+    }
+
     @Test(
         "JSON is written as it was read, without spaces",
         arguments: [

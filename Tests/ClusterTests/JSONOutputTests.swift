@@ -71,6 +71,39 @@ struct JSONOutputTests {
         #expect(Set(Self.exceptions.keys).isSubset(of: verbs.map(\.name)), "an exception is no verb any more")
     }
 
+    @Test("The program says its build and wire versions")
+    func version() throws {
+        let plain = try Cluster.run(["--version"])
+        #expect(plain.status == 0 && plain.output.hasPrefix("apus, build "), "\(plain.all)")
+        let object = try Self.object(try Cluster.run(["--version", "--json"]).output)
+        let build = try #require(object["build"] as? String)
+        #expect(plain.output.contains(build) && object["wire"] as? Int ?? 0 >= object["wire_oldest"] as? Int ?? 1)
+    }
+
+    /// The long options of each verb, with those that it takes from the verbs above it.
+    private static func options(
+        of verb: Verb, path: [String] = [], above: [String] = []
+    ) -> [(path: [String], options: [String])] {
+        let own = (verb.arguments ?? []).flatMap { ($0.names ?? []).map(\.name) }.filter { $0.count > 1 }
+        let all = above + own
+        return [(path, all)]
+            + (verb.subcommands ?? []).filter { $0.commandName != "help" }.flatMap {
+                options(of: $0, path: path + [$0.commandName], above: all)
+            }
+    }
+
+    @Test("The help of a verb has all options that it takes, also those of the verb above it")
+    func parentOptions() throws {
+        let help = try Cluster.run(["--experimental-dump-help"])
+        let root = try JSONDecoder().decode(Help.self, from: Data(help.output.utf8)).command
+        let verbs = Self.options(of: root).filter { $0.path.count > 1 && $0.path[0] != "cluster" }
+        #expect(verbs.contains { $0.path == ["sessions", "end"] && $0.options.contains("server") })
+        for verb in verbs {
+            let text = try Cluster.run(verb.path + ["--help"]).output
+            for option in verb.options { #expect(text.contains("--\(option)"), "apus \(verb.path) --\(option)") }
+        }
+    }
+
     @Test("A result is one object with sorted keys on standard output")
     func results() throws {
         let folder = NSTemporaryDirectory() + "/apus-json-\(UUID().uuidString)"

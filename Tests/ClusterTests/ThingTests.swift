@@ -2,6 +2,7 @@ import ApusClient
 import ApusContract
 import ApusCore
 import ApusDevice
+import ApusTestKit
 import Foundation
 import Synchronization
 import Testing
@@ -64,6 +65,64 @@ struct ThingTests {
         let none = try #require(
             rest.exchange("GET", "/v1/devices/cam/properties?path=ProUser.room", token: appToken))
         #expect(none.status == 404 && none.body.contains("21003"), "\(none.body)")
+        try refusesOtherBody(cluster, appToken)
+        try await hearsInOrder(cluster, cam, app)
+    }
+
+    /// An `Idempotency-Key` is for one body, at every node.
+    private func refusesOtherBody(_ cluster: Cluster, _ token: String) throws {
+        let path = "/v1/devices/cam/user-properties/key"
+        var answers: [PlainHTTP.Answer] = []
+        for (node, body) in [(1, #"{"json":"1"}"#), (2, #"{"json":"1"}"#), (3, #"{"json":"2"}"#)] {
+            let rest = try #require(PlainHTTP(port: cluster.httpPort(node)))
+            answers.append(try #require(rest.exchange("POST", path, token: token, id: "one-key", body: body)))
+        }
+        #expect(answers.map(\.status) == [200, 200, 409], "\(answers)")
+        #expect(answers[0].body == answers[1].body && answers[2].body.contains("21000"), "\(answers)")
+    }
+
+    /// Apps at all nodes write at once: events come in the order of the versions, and the newest one has the newest
+    /// value.
+    private func hearsInOrder(
+        _ cluster: Cluster, _ cam: DeviceID, _ watcher: ClientSession
+    ) async throws {
+        let leaf = "ProUser._buildIn.val.nickName"
+        let heard = Mutex<[(version: UInt64, missed: Bool)]>([])
+        let changes = watcher.propertyChanges(of: cam)
+        try await withThrowingTaskGroup { group in
+            group.addTask {
+                for try await event in changes { heard.withLock { $0.append((event.message.version, event.missed)) } }
+            }
+            try await eventually("the watcher hears") {
+                try await watcher.writeProperty(of: cam, path: leaf, json: "\"\(UInt64.random(in: 0...(.max)))\"")
+                return heard.withLock { !$0.isEmpty }
+            }
+            try await withThrowingTaskGroup { writers in
+                for writer in 0..<4 {
+                    let token = try cluster.token("--role", "app", "--access", "writer-\(writer)")
+                    let session = try cluster.session(node: writer % 3 + 1, token: token)
+                    writers.addTask {
+                        defer { session.close() }
+                        for number in 0..<40 {
+                            let json = "\"\(writer)-\(number)\""
+                            try await eventually { () throws(ApusError) in
+                                try await session.writeProperty(of: cam, path: leaf, json: json)
+                            }
+                        }
+                    }
+                }
+                try await writers.waitForAll()
+            }
+            let newest = try await watcher.readProperty(of: cam).version
+            try await eventually("the newest event is the newest value") {
+                heard.withLock { $0.last?.version == newest }
+            }
+            group.cancelAll()
+        }
+        let events = heard.withLock { $0 }
+        for (earlier, later) in zip(events, events.dropFirst()) {
+            #expect(later.version == earlier.version + 1 || (later.missed && later.version >= earlier.version))
+        }
     }
 
     @Test("Who has no right to a model is refused by number, and a device has its own model only (IV-A6, IV-B9)")
@@ -258,7 +317,10 @@ struct ThingTests {
         var last: [String: Any] = [:]
         for _ in 0..<100 {
             last = (try? property(cluster, path)) ?? last
-            if last["json"] as? String == json, last["pending"] as? Bool == false { return }
+            let value = last["json"].flatMap {
+                try? JSONSerialization.data(withJSONObject: $0, options: .fragmentsAllowed)
+            }
+            if value == Data(json.utf8), last["pending"] as? Bool == false { return }
             try await Task.sleep(for: .milliseconds(100))
         }
         Issue.record("the setting is \(last)")

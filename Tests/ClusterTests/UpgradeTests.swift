@@ -176,6 +176,16 @@ struct UpgradeTests {
         try await wait("frames after the upgrade") { Frames(log).lines.count > count + 20 }
         let seen = Frames(log)
         #expect(seen.lostCount == 0 && seen.doubledCount == 0, "\(seen.gaps)")
+
+        // Nodes that are started again have the program of the upgrade, and not that of the verb.
+        try #require(try cluster.run("cluster", "restart", "1").status == 0)
+        try #require(try cluster.run("cluster", "kill", "2").status == 0)
+        let up = try cluster.run("cluster", "up")
+        try #require(up.status == 0, "\(up.all)")
+        #expect(try builds(cluster) == new)
+        try FileManager.default.removeItem(atPath: binary)
+        let gone = try cluster.run("cluster", "restart", "1")
+        #expect(gone.status != 0 && gone.errors.contains("10022") && gone.errors.contains(binary), "\(gone.all)")
     }
 
     @Test("An upgrade stops at the node that does not come back, says which check failed, and leaves the others alone")

@@ -181,7 +181,7 @@ public final class DeviceSettings: Sendable {
     /// again.
     private func noteReport(of name: String, _ value: String) {
         let isOld = state.withLock { state in
-            guard state.values[name] == value else {
+            guard state.values[name]?.isExactly(value) == true else {
                 state.unreported.insert(name)
                 return true
             }

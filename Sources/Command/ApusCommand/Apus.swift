@@ -1,5 +1,7 @@
 package import ApusNode
+import ApusLocal
 import ApusNodeConfiguration
+import ApusWire
 import ArgumentParser
 import Synchronization
 
@@ -8,6 +10,7 @@ struct Apus: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "apus",
         abstract: "Run a cluster for cameras and doorbells, and for the apps that watch and talk to them.",
+        discussion: "`apus --version` prints the program's build and the wire versions that its nodes speak.",
         subcommands: [
             NodeCommand.self, ClusterCommand.self, DeviceCommand.self, WatchCommand.self, RecordingsCommand.self,
             DemoCommand.self, AdminCommand.self, RelayCommand.self, StatusCommand.self, DrainCommand.self,
@@ -20,6 +23,27 @@ struct Apus: AsyncParsableCommand {
             CustomersCommand.self, UsersCommand.self, ProductsCommand.self, FirmwareCommand.self, RevokeCommand.self,
             WhyCommand.self, ChangesCommand.self, CordonCommand.self, UncordonCommand.self, WeightCommand.self,
         ])
+}
+
+/// `apus --version`. It is no flag of `apus`, which would also take the options of this name that verbs may have.
+private struct ProgramVersion: Encodable {
+    var build = ProgramBuild.own
+    /// The newest wire version that its nodes speak, and the oldest.
+    var wire = WireVersion.current
+    var wire_oldest = WireVersion.oldest
+
+    /// Prints it. False if the arguments ask for something else.
+    static func show(_ arguments: [String]) throws -> Bool {
+        let isAsked = arguments.contains("--version") && Set(arguments).isSubset(of: ["--version", "--json"])
+        guard isAsked else { return false }
+        let version = ProgramVersion()
+        guard !arguments.contains("--json") else {
+            Console.say(try OutputOptions.text(version))
+            return true
+        }
+        Console.say("apus, build \(version.build), wire versions \(version.wire_oldest) to \(version.wire)")
+        return true
+    }
 }
 
 /// The entry point of a binary with Apus: all commands, and nodes with the binary's own services.
@@ -36,6 +60,7 @@ package enum ApusProgram {
         added.withLock { $0 = services }
         let arguments = ServerOptions.behindVerb(Array(CommandLine.arguments.dropFirst()))
         do {
+            if try ProgramVersion.show(arguments) { return }
             var command = try await Apus.asyncParseAsRoot(arguments)
             if var command = command as? any AsyncParsableCommand {
                 try await command.run()

@@ -21,7 +21,12 @@ enum CommandFailure {
     /// - Parameter arguments: the arguments of the command, which select JSON with `--json`.
     static func exit(_ error: any Error, arguments: [String]) -> Never {
         let code = Apus.exitCode(for: error)
-        guard !code.isSuccess, !(error is ExitCode) else { Apus.exit(withError: error) }
+        guard !code.isSuccess, !(error is ExitCode) else {
+            let more = ParentHelp.section(for: arguments, help: Apus.fullMessage(for: error))
+            guard !more.isEmpty else { Apus.exit(withError: error) }
+            Console.say(Apus.fullMessage(for: error) + "\n" + more)
+            Apus.exit(withError: code)
+        }
         let isJSON = arguments.prefix { $0 != "--" }.contains("--json")
         if isJSON, let line = try? OutputOptions.text(Report(error: failure(error, code))) {
             Console.warn(line)

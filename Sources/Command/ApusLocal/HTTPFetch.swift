@@ -63,8 +63,18 @@ package enum HTTPFetch {
         } catch let error as ApusError {
             throw error
         } catch {
-            throw ApusError(.connectFailed, "\(address) did not answer: \(error)")
+            throw ApusError(.connectFailed, "\(address) cannot be reached: \(Self.reason(error))")
         }
+    }
+}
+
+extension HTTPFetch {
+    /// Why a connection failed, in words for people.
+    private static func reason(_ error: any Error) -> String {
+        guard let error = error as? NIOConnectionError else { return ConnectionFailure.reason(error) }
+        // Of a name with several addresses: the last attempt. Without any, the name is not known.
+        return ConnectionFailure.reason(
+            error.connectionErrors.last?.error ?? error.dnsAError ?? error.dnsAAAAError ?? error)
     }
 }
 

@@ -150,7 +150,7 @@ package struct NodeProcess: Sendable {
         }
     }
 
-    /// This process's environment, without the variables that would override keys of the node's file. An
+    /// This process's environment, without the variables that would override what is the node's own in its file. An
     /// `APUS_DATA_DIR` for another purpose would otherwise be the directory of all nodes.
     private func environment() throws(ApusError) -> [String: String] {
         var environment = ProcessInfo.processInfo.environment
@@ -158,10 +158,26 @@ package struct NodeProcess: Sendable {
         guard let text = try? String(contentsOfFile: configurationFile, encoding: .utf8) else {
             throw ApusError(.storageFailed, "\(configurationFile) cannot be read")
         }
-        for variable in try ConfigurationReader.variables(overriding: text, source: configurationFile) {
-            environment[variable] = nil
-        }
+        for variable in try Self.ownVariables(of: text, source: configurationFile) { environment[variable] = nil }
         return environment
+    }
+
+    /// Beginnings of the keys that name a node, its addresses and its files. Nodes of one environment cannot share
+    /// them.
+    private static let ownKeys = [
+        "cluster", "node", "data_directory", "listen.", "advertise.", "ownership.", "records.file", "records.url",
+        "blobs.", "tls.", "keys.", "http.certificate", "http.key", "relay.addresses", "relay.port", "relay.tls.port",
+        "relay.external",
+    ]
+
+    /// The variables that would override keys of a configuration that are one node's own. Those of all other keys hold
+    /// for all nodes that are started.
+    ///
+    /// - Throws: 10022 if the text is not a configuration.
+    package static func ownVariables(of text: String, source: String) throws(ApusError) -> [String] {
+        try ConfigurationReader.variables(overriding: text, source: source) { key in
+            ownKeys.contains { $0.hasSuffix(".") ? key.hasPrefix($0) : key == $0 }
+        }
     }
 
     /// The last lines of the log, at most 64 KiB.

@@ -16,6 +16,22 @@ package struct StateDirectory: Sendable {
         package var http: String
         /// HOST:PORT of the relay; nil if the node has none.
         package var relay: String?
+        /// The file of the program that the last upgrade has given the node; nil for that of whoever starts the node.
+        package var program: String?
+
+        /// The program to start the node with; nil for that of this process.
+        ///
+        /// - Throws: 10022 if the file is gone.
+        package func startedProgram() throws(ApusError) -> String? {
+            guard let program else { return nil }
+            guard FileManager.default.isExecutableFile(atPath: program) else {
+                throw ApusError(
+                    .configurationInvalid,
+                    "\(name) was upgraded to \(program), which is no program any more; upgrade it to another one with "
+                        + "`apus cluster upgrade`")
+            }
+            return program
+        }
     }
 
     /// A member of etcd in `cluster.json`.

@@ -37,7 +37,7 @@ package final class BearerCache: Sendable {
     private let verify: @Sendable (String) throws(ApusError) -> Session
     private let isValid: @Sendable (Session) throws(ApusError) -> Void
     private let generation: @Sendable () -> Int
-    private let known = Mutex<(sessions: [String: Session], generation: Int)>(([:], 0))
+    private let known = Mutex<(sessions: [ExactText: Session], generation: Int)>(([:], 0))
 
     /// - Parameters:
     ///   - verify: verifies the signature and the names.
@@ -55,7 +55,7 @@ package final class BearerCache: Sendable {
         let generation = generation()
         let held = known.withLock { known in
             if known.generation != generation { known = ([:], generation) }
-            return known.sessions[token]
+            return known.sessions[ExactText(token)]
         }
         if let held {
             try isValid(held)
@@ -66,7 +66,7 @@ package final class BearerCache: Sendable {
         known.withLock { known in
             guard known.generation == generation else { return }
             if known.sessions.count >= Self.countMax { known.sessions.removeAll(keepingCapacity: true) }
-            known.sessions[token] = session
+            known.sessions[ExactText(token)] = session
         }
         return session
     }

@@ -98,7 +98,8 @@ struct RESTResponder: Sendable {
         let work = try route.operation.read(message, .json)
         let call = ClientCall(
             session: session, deadline: services.deadline(asked: Self.wait(request)),
-            request: try IdempotencyKey(request.headers)?.request(of: session, route.operation.info, target: target),
+            request: try IdempotencyKey(request.headers)?.request(
+                of: session, route.operation.info, target: target, message: message),
             trace: services.tracer == nil ? nil : Self.trace(request), topics: services.api.topics)
         guard let departure = context.departure else { throw ApusError(.cancelled) }
         try running.take(session)

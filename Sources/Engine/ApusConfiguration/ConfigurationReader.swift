@@ -179,10 +179,15 @@ public struct ConfigurationReader {
     }
 
     /// The variables that would override keys of the text. A program that starts several nodes, each with its own file,
-    /// removes these variables: one directory or port cannot serve several nodes.
+    /// removes those of some keys: one directory or port cannot serve several nodes.
+    ///
+    /// - Parameter isIncluded: whether the variables of a key are wanted.
     /// - Throws: as ``init(yaml:source:environment:)``.
-    public static func variables(overriding yaml: String, source: String) throws(ApusError) -> [String] {
-        try ConfigurationReader(yaml: yaml, source: source, environment: [:]).entries.keys.flatMap(variables)
+    public static func variables(
+        overriding yaml: String, source: String, where isIncluded: (_ key: String) -> Bool
+    ) throws(ApusError) -> [String] {
+        try ConfigurationReader(yaml: yaml, source: source, environment: [:]).entries.keys.filter(isIncluded)
+            .flatMap(variables)
     }
 
     /// Error 10022 with the place of a key, for a rule outside the reader.

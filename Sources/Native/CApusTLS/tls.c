@@ -65,8 +65,11 @@ static long socket_control(BIO *bio, int command, long number, void *pointer) {
 
 void apus_tls_reason(char *reason, size_t reason_size) {
     unsigned long error = ERR_peek_last_error();
-    if (error) ERR_error_string_n(error, reason, reason_size);
-    else snprintf(reason, reason_size, "the peer broke off");
+    // Its words only: the whole text has numbers of the library, which mean nothing to others.
+    const char *words = error ? ERR_reason_error_string(error) : "the peer broke off";
+    if (error && ERR_SYSTEM_ERROR(error)) words = strerror(ERR_GET_REASON(error));
+    if (words) snprintf(reason, reason_size, "%s", words);
+    else ERR_error_string_n(error, reason, reason_size);
     ERR_clear_error();
 }
 

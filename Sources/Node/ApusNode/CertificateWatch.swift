@@ -77,8 +77,8 @@ package final class CertificateWatch: Service {
         let expired = expiries.filter { $0.notAfter <= now }
         let days = warning.milliseconds / 86_400_000
         let expiring = expiries.filter { $0.notAfter > now && $0.daysLeft(at: now) < days }
-        conditions.set(.certificateExpiring, Self.text(expiring, "expires", now))
-        let reason = Self.text(expired, "has expired", now)
+        conditions.set(.certificateExpiring, Self.text(expiring, now))
+        let reason = Self.text(expired, now)
         conditions.set(.certificateExpired, reason)
         let isNew = isExpired.withLock { isExpired in
             defer { isExpired = reason != nil }
@@ -90,9 +90,18 @@ package final class CertificateWatch: Service {
     }
 
     /// Nil if there are none.
-    private static func text(_ expiries: [CertificateExpiry], _ verb: String, _ now: Date) -> String? {
-        guard !expiries.isEmpty else { return nil }
-        let list = expiries.map { "the certificate in \($0.file) \(verb) (\(Int($0.daysLeft(at: now))) days left)" }
-        return list.joined(separator: "; ") + "; renew it and reload the node (docs/three-servers.md)"
+    private static func text(_ expiries: [CertificateExpiry], _ now: Date) -> String? {
+        // A file that is used for several purposes is named once.
+        var files: [String] = []
+        let list = expiries.compactMap { expiry -> String? in
+            guard !files.contains(expiry.file) else { return nil }
+            files.append(expiry.file)
+            let days = Int(expiry.daysLeft(at: now).magnitude)
+            let time = days == 1 ? "1 day" : "\(days) days"
+            return "the certificate in \(expiry.file) "
+                + (expiry.notAfter > now ? "expires in \(time)" : "has expired \(time) ago")
+        }
+        guard !list.isEmpty else { return nil }
+        return list.joined(separator: "; ") + "; renew and reload (docs/three-servers.md)"
     }
 }

@@ -19,7 +19,8 @@ package struct CommandContent: Sendable, Hashable {
         guard path.root == .action, let name = path.name, path.fields.isEmpty || path.fields == [value] else {
             throw ApusError(.pathIllegal, "the path of an action is Action.NAME or Action.NAME.\(value)")
         }
-        let written = try JSONValue(checking: json)
+        // A value has the same depth in both forms: the leaf around it does not count.
+        let written = try JSONValue(checking: json, depthMax: JSONValue.depthMax + (path.fields.isEmpty ? 1 : 0))
         self.path = "\(ThingRoot.action.name).\(name)"
         if path.fields.isEmpty {
             guard case .object(let members) = written, members.count == 1, let inner = written[value] else {

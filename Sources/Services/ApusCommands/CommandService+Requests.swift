@@ -119,7 +119,10 @@ extension CommandService {
     /// The id that the client chose for the command or its request, or a random one.
     private static func id(_ request: ClientSendCommandRequest, _ call: ClientCall) throws(ApusError) -> Data {
         guard request.id.isEmpty else { return try id(request.id) }
-        guard let request = call.request else { return CommandContent.randomID() }
+        // The same for each command with the client's key: the queue refuses another one.
+        guard let request = call.request.map({ RequestID(key: $0.key, digest: 0) }) else {
+            return CommandContent.randomID()
+        }
         return [request.high, request.low].reduce(into: Data()) { data, number in
             withUnsafeBytes(of: number.bigEndian) { data.append(contentsOf: $0) }
         }

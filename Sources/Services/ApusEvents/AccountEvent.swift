@@ -47,17 +47,19 @@ struct HookEvent {
     /// JSON; empty if there is none.
     var data: String
     var timeMs: Int64
+    /// Of a change of a model: the model's version afterwards; 0: none.
+    var version: UInt64 = 0
     /// Part of its id. Whoever passes an event on again uses the same number and time.
     var number = UInt64.random(in: 0...(.max))
 
     /// - Parameter id: the same for each repetition.
     func json(id: String) -> String {
-        JSON.object(
-            [
-                ("id", .string(id)), ("topic", .string(kind.rawValue)), ("name", .string(name)),
-                ("device", .string(device)), ("account", .string(account)), ("timeMs", .int(Int(timeMs))),
-                ("data", .raw(data.isEmpty ? "null" : data)),
-            ]
-        ).text
+        var fields: [(String, JSON)] = [
+            ("id", .string(id)), ("topic", .string(kind.rawValue)), ("name", .string(name)),
+            ("device", .string(device)), ("account", .string(account)), ("timeMs", .int(Int(timeMs))),
+        ]
+        if version > 0 { fields.append(("version", .raw("\(version)"))) }
+        fields.append(("data", .raw(data.isEmpty ? "null" : data)))
+        return JSON.object(fields).text
     }
 }

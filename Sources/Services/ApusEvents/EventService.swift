@@ -270,16 +270,18 @@ extension EventService: RelationObserver {
 }
 
 extension EventService: ThingObserver {
-    package func changed(_ change: ClientPropertyChanged, of device: DeviceID) async {
+    package func changed(_ change: ClientPropertyChanged, of device: DeviceID, at time: Int64?) async {
         do throws(ApusError) {
             guard try await hooks.isUsed(in: records), let record = try await sessions.record(of: device) else {
                 return
             }
-            try await enqueue(
-                HookEvent(
-                    kind: .property, name: change.path, device: device.rawValue,
-                    account: record.account?.rawValue ?? "", data: change.json, timeMs: now),
-                customer: record.customer?.rawValue ?? CustomerID.none)
+            var event = HookEvent(
+                kind: .property, name: change.path, device: device.rawValue,
+                account: record.account?.rawValue ?? "", data: change.json, timeMs: time ?? now)
+            event.version = change.version
+            // Events of one millisecond are in the order of their numbers, and a repetition has the same one.
+            if time != nil { event.number = change.version << 40 | StableHash.hash(device.rawValue) >> 24 }
+            try await enqueue(event, customer: record.customer?.rawValue ?? CustomerID.none)
         } catch {
             limited.log(.warning, "A change of a model was not passed to hooks", metadata: Logger.facts(of: error))
         }

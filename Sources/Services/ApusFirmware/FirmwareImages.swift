@@ -29,12 +29,13 @@ extension FirmwareRecords {
         try await change(customer, manifest.product, bounds) { product throws(ApusError) in
             var effects = Effects()
             if let index = product.index(of: manifest.version),
-                let known = try await image(product.releases[index].image), known.body.manifest == manifest.text,
-                known.body.url == url
+                let known = try await image(product.releases[index].image),
+                known.body.manifest.isExactly(manifest.text),
+                known.body.url.isExactly(url)
             {
                 var replaced = known.body
                 (replaced.signature, replaced.descriptions) = (new.signature, descriptions)
-                guard replaced != known.body else { return ((), effects) }
+                guard !replaced.isEncoded(like: known.body) else { return ((), effects) }
                 effects.writes = [try Self.images.put(replaced, fence: .none, if: .version(known.version))]
                 return ((), effects)
             }

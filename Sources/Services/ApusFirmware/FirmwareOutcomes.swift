@@ -50,7 +50,7 @@ extension FirmwareRecords {
                 $0.activation = release.activation
             }
             let found = try await store.record(Self.outcomes, Self.outcomes.key(of: new))
-            guard found?.body != new else { return false }
+            guard found.map({ !$0.body.isEncoded(like: new) }) ?? true else { return false }
             var writes = [
                 Self.check(image),
                 try Self.outcomes.put(new, fence: .none, if: found.map { .version($0.version) } ?? .absent),

@@ -75,7 +75,8 @@ enum ThingEntity {
                 return refuse(other, &scope)
             }
             return try model.write(
-                path, message.json, ifVersion: message.ifVersion, time: scope.wallMilliseconds / 1000)
+                path, message.json, ifVersion: message.ifVersion, time: scope.wallMilliseconds / 1000
+            ).at(scope.wallMilliseconds)
         }
         definition.on(ThingReport.self) { model, message, scope throws(ApusError) in
             let path = try ThingPath(message.path)
@@ -83,13 +84,15 @@ enum ThingEntity {
                 return refuse(other, &scope)
             }
             return try model.report(
-                path, message.json, received: message.receivedVersion, time: scope.wallMilliseconds / 1000)
+                path, message.json, received: message.receivedVersion, time: scope.wallMilliseconds / 1000
+            ).at(scope.wallMilliseconds)
         }
         definition.on(ThingAddUser.self) { model, message, scope throws(ApusError) in
             try model.addUser(message.name, message.json, time: scope.wallMilliseconds / 1000)
+                .at(scope.wallMilliseconds)
         }
-        definition.on(ThingDeleteUser.self) { model, message, _ throws(ApusError) in
-            try model.deleteUser(message.name)
+        definition.on(ThingDeleteUser.self) { model, message, scope throws(ApusError) in
+            try model.deleteUser(message.name).at(scope.wallMilliseconds)
         }
         return definition
     }()
@@ -98,5 +101,13 @@ enum ThingEntity {
     private static func refuse(_ refusal: ThingChanged, _ scope: inout EntityScope) -> ThingChanged {
         scope.isAnswerKept = false
         return refusal
+    }
+}
+
+extension ThingChanged {
+    fileprivate func at(_ wallMilliseconds: Int64) -> Self {
+        var changed = self
+        changed.changedMs = wallMilliseconds
+        return changed
     }
 }

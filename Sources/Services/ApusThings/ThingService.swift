@@ -12,7 +12,9 @@ import SwiftProtobuf
 /// Isolation: may be called from any task.
 package protocol ThingObserver: Sendable {
     /// The change is durable. Its client waits for the return of this.
-    func changed(_ change: ClientPropertyChanged, of device: DeviceID) async
+    ///
+    /// - Parameter time: of the change, in Unix milliseconds; nil if the owner is a node of an earlier release.
+    func changed(_ change: ClientPropertyChanged, of device: DeviceID, at time: Int64?) async
 }
 
 /// What asks devices for values.
@@ -213,7 +215,7 @@ package struct ThingService: Sendable {
                 )
             }
             try await publish(event, of: device, call)
-            await observer?.changed(event, of: device)
+            await observer?.changed(event, of: device, at: changed.changedMs > 0 ? changed.changedMs : nil)
         }
         return .with { ($0.version, $0.pending) = (changed.version, changed.isPending) }
     }
@@ -247,7 +249,9 @@ package struct ThingService: Sendable {
     ) async throws(ApusError) {
         let topic = ClientTopic(kind: Self.topicKind, key: device.rawValue)
         guard topic.description.utf8.count <= ClientTopic.byteCountMax else { return }
-        try await topics.publish(event, to: topic, request: call.request, timeout: try call.timeLeft())
+        try await topics.publish(
+            event, to: topic, version: event.version, after: event.previousVersion, request: call.request,
+            timeout: try call.timeLeft())
     }
 
     // MARK: - Who may

@@ -18,7 +18,7 @@ private struct Run {
     var turns: Set<String> = []
 
     init(isKept: Bool = true, callCountMax: Int = 16) {
-        var configuration = Machine.Configuration(isKept: isKept)
+        var configuration = Machine.Configuration(isKept: isKept, isSame: { $0 == $1 })
         configuration.callCountMax = callCountMax
         machine = Machine(initial: 0, configuration: configuration)
     }

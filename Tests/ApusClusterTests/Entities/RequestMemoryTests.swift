@@ -35,6 +35,27 @@ struct RequestMemoryTests {
         #expect(memory.count == 0)
     }
 
+    @Test("Another request with the same key is none of these: it is refused while the first is stored or in progress")
+    func otherRequest() {
+        let key = RequestID.Key(high: 7, low: 1)
+        let (first, other) = (RequestID(key: key, digest: 1), RequestID(key: key, digest: 2))
+        #expect(first.key == other.key && first != other)
+        var memory = RequestMemory()
+        #expect(memory.begin(first) == .new)
+        #expect(memory.begin(other) == .isOfAnother)
+        #expect(memory.begin(first) == .underWay)
+        memory.end(first, .reply([1]))
+        #expect(memory.begin(other) == .isOfAnother)
+        #expect(memory.begin(first) == .answered(.reply([1])))
+        // Also after the state was stored and read.
+        var read = RequestMemory(carried: memory.carried)
+        #expect(read == memory && read.begin(other) == .isOfAnother)
+        // A request that was not carried out leaves its id to others.
+        #expect(memory.begin(id(2)) == .new)
+        memory.giveUp(id(2))
+        #expect(memory.begin(RequestID(key: id(2).key, digest: 9)) == .new)
+    }
+
     @Test("The oldest answers leave at the bound of their number")
     func countBound() {
         var configuration = RequestMemory.Configuration()

@@ -12,6 +12,7 @@ struct ReferenceDocument: Sendable, CustomStringConvertible {
         Self(name: "metrics", make: metrics), Self(name: "errors", make: errors),
         Self(name: "configuration", make: { try ConfigurationReference().text() }),
         Self(name: "requirements", make: { Requirements.document() }),
+        Self(name: "media-frames", make: { FrameReference.text() }),
     ]
 
     var path: String { "docs/reference/\(name).md" }

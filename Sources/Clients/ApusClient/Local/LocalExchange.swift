@@ -61,7 +61,7 @@ final class LocalExchange: ChannelInboundHandler, @unchecked Sendable {  // SAFE
             }
             return try await answer.futureResult.get()
         } catch {
-            throw error as? ApusError ?? ApusError(.connectFailed, "TLS with the device fails: \(error)")
+            throw error as? ApusError ?? ApusError(.connectFailed, "TLS with the device fails: \(error.connectionReason)")
         }
     }
 
@@ -102,7 +102,7 @@ final class LocalExchange: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     }
 
     func errorCaught(context: ChannelHandlerContext, error: any Error) {
-        over("\(error)")
+        over(error.connectionReason)
         context.close(promise: nil)
     }
 

@@ -88,7 +88,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
                     self.channel = channel
                     if isClosed { channel.close(promise: nil) } else { owner?.connected(self) }
                 case .failure(let error):
-                    over(ApusError(.connectFailed, "\(endpoint) cannot be reached: \(error)"))
+                    over(ApusError(.connectFailed, "\(endpoint) cannot be reached: \(error.connectionReason)"))
                 }
             }
     }
@@ -102,7 +102,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
             let handler = TLSHandler(tls, host: address == nil ? endpoint.host : nil, resumption: resumption)
             try channel.pipeline.syncOperations.addHandler(handler, position: .first)
         } catch {
-            lastError = ApusError(.connectFailed, "TLS to \(endpoint) cannot be started: \(error)")
+            lastError = ApusError(.connectFailed, "TLS to \(endpoint) cannot be started: \(error.connectionReason)")
             channel.close(promise: nil)
         }
     }
@@ -222,7 +222,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
     }
 
     func errorCaught(context: ChannelHandlerContext, error: any Error) {
-        lastError = lastError ?? ApusError(.connectFailed, "the link to \(endpoint) failed: \(error)")
+        lastError = lastError ?? ApusError(.connectFailed, "the link to \(endpoint) failed: \(error.connectionReason)")
         context.close(promise: nil)
     }
 

@@ -133,7 +133,7 @@ public final class FirmwareUpdater: Sendable {
             return nil
         }
         let version = try FirmwareVersion(checking: offer.version, "the offered version")
-        var state = files.state().flatMap { $0.manifest == offer.manifest ? $0 : nil }
+        var state = files.state().flatMap { $0.manifest.isExactly(offer.manifest) ? $0 : nil }
         guard state?.attempts ?? 0 < Self.attemptsMax else { return nil }
         var progress = FirmwareProgress(version: version)
         do throws(ApusError) {
@@ -168,7 +168,7 @@ public final class FirmwareUpdater: Sendable {
     ) async throws(ApusError) {
         guard error.code != .cancelled else { return }
         guard error.code != .targetUnknown else { return try await withdraw(version, &progress) }
-        var state = files.state().flatMap { $0.manifest == manifest ? $0 : nil } ?? .init(manifest: manifest)
+        var state = files.state().flatMap { $0.manifest.isExactly(manifest) ? $0 : nil } ?? .init(manifest: manifest)
         (state.isInstalling, state.attempts) = (false, state.attempts + 1)
         // A full disk keeps the device from counting, not from reporting.
         try? files.save(state)

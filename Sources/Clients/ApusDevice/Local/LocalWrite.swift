@@ -14,7 +14,7 @@ package enum LocalWrite {
     /// - Throws: 20101 for a path to anything else than a setting, 20105 for a built-in one, 20102 for JSON of another
     ///   shape, 10002 if it is too long.
     package static func setting(_ path: String, _ json: String) throws(ApusError) -> (name: String, json: String) {
-        let parts = path.split(separator: ".", omittingEmptySubsequences: false)
+        let parts = path.parts(separatedBy: ".")
         guard (2...3).contains(parts.count), parts[0] == root, !parts[1].isEmpty,
             parts.count == 2 || parts[2] == "setVal"
         else { throw ApusError(.pathIllegal, "over the local network a path is \(root).NAME or \(root).NAME.setVal") }
@@ -25,10 +25,10 @@ package enum LocalWrite {
         guard let value = try? JSONSerialization.jsonObject(with: Data(json.utf8), options: .fragmentsAllowed) else {
             throw ApusError(.jsonInvalid, "the value is not JSON")
         }
-        guard parts.count == 2 else { return (String(parts[1]), json) }
+        guard parts.count == 2 else { return (parts[1], json) }
         guard let leaf = value as? [String: Any], leaf.count == 1, let inner = leaf["setVal"],
             let text = try? JSONSerialization.data(withJSONObject: inner, options: [.fragmentsAllowed, .sortedKeys])
         else { throw ApusError(.jsonInvalid, #"a setting is written as {"setVal":VALUE}"#) }
-        return (String(parts[1]), String(decoding: text, as: UTF8.self))
+        return (parts[1], String(decoding: text, as: UTF8.self))
     }
 }

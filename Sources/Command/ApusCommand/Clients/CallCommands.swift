@@ -135,7 +135,7 @@ struct CallsCommand: AsyncParsableCommand {
                 + answer.calls.map { call in
                     [
                         call.call, call.caller.name, call.called.map(\.name).joined(separator: " "), call.winner.name,
-                        "\(call.startedMs / 1000)",
+                        TimeText.of(milliseconds: call.startedMs),
                         call.acceptedMs == 0 ? "-" : "\((call.endedMs - call.acceptedMs) / 1000)",
                         call.reason,
                     ]

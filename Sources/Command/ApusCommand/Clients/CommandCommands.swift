@@ -45,13 +45,13 @@ private struct CommandReport: Encodable {
     var status: String
     var code: Int32?
     var message: String?
-    var json: String?
+    var json: JSONText?
     var data: String?
 
     init(_ command: ClientSession.Command) {
         (id, path, status) = (command.id, command.path, "\(command.status)")
         (code, message) = (command.error?.code.number, command.error?.message)
-        json = command.json.isEmpty ? nil : command.json
+        json = command.json.isEmpty ? nil : JSONText(command.json)
         data = command.data.isEmpty ? nil : Data(command.data).base64EncodedString()
     }
 }

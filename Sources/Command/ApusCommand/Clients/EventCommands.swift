@@ -27,7 +27,8 @@ struct EventsWatch: AsyncParsableCommand {
         var topic: String
         var name: String
         var device: String
-        var json: String
+        var json: JSONText
+        /// Unix milliseconds.
         var time: Int64
 
         init(_ event: ClientAccountEvent) {
@@ -37,7 +38,7 @@ struct EventsWatch: AsyncParsableCommand {
                 case .share: "share"
                 case .system, .unspecified, .UNRECOGNIZED: "system"
                 }
-            (name, json, device, time) = (event.name, event.json, event.device, event.timeMs)
+            (name, json, device, time) = (event.name, JSONText(event.json), event.device, event.timeMs)
         }
     }
 
@@ -48,7 +49,12 @@ struct EventsWatch: AsyncParsableCommand {
                 for try await event in session.accountEvents(of: account) {
                     let report = Report(event.message)
                     let device = report.device.isEmpty ? "-" : report.device
-                    try output.show(report, ["\(report.topic) \(report.name) \(device) \(report.json)"])
+                    try output.show(
+                        report,
+                        [
+                            "\(TimeText.of(milliseconds: report.time)) \(report.topic) \(report.name) \(device) "
+                                + report.json.text
+                        ])
                 }
             } catch {
                 throw error as? ApusError ?? ApusError(.internalFailure, "\(error)")

@@ -35,6 +35,11 @@ struct PropertyLocalAccess: AsyncParsableCommand {
         }
     }
 
+    private struct WriteReport: Encodable {
+        var path: String
+        var json: JSONText
+    }
+
     /// `apus property set --local FILE`
     ///
     /// - Throws: 10022 if the file has no access to the device, otherwise as
@@ -48,6 +53,6 @@ struct PropertyLocalAccess: AsyncParsableCommand {
             throw ApusError(.configurationInvalid, "\(file) has no access to \(device)")
         }
         let value = try await access.writeProperty(path: path, json: json)
-        try output.show(["path": path, "json": value], ["Written. The device has \(value)."])
+        try output.show(WriteReport(path: path, json: JSONText(value)), ["Written. The device has \(value)."])
     }
 }

@@ -45,7 +45,7 @@ struct PropertyGet: AsyncParsableCommand {
 
     private struct Report: Encodable {
         var path: String
-        var json: String
+        var json: JSONText
         var version: UInt64
         var pending: Bool
         var confirmedMs: Int64?
@@ -61,7 +61,7 @@ struct PropertyGet: AsyncParsableCommand {
             let found = try await session.readProperty(of: device, path: path, maxAge: maxAge)
             try output.show(
                 Report(
-                    path: found.path, json: found.json, version: found.version, pending: found.isPending,
+                    path: found.path, json: JSONText(found.json), version: found.version, pending: found.isPending,
                     confirmedMs: found.confirmedMs),
                 [found.json])
         }
@@ -144,7 +144,7 @@ struct PropertyWatch: AsyncParsableCommand {
 
     private struct Change: Encodable {
         var path: String
-        var json: String
+        var json: JSONText
         var version: UInt64
         var pending: Bool
     }
@@ -156,7 +156,8 @@ struct PropertyWatch: AsyncParsableCommand {
                     let change = event.message
                     try output.show(
                         Change(
-                            path: change.path, json: change.json, version: change.version, pending: change.pending),
+                            path: change.path, json: JSONText(change.json), version: change.version,
+                            pending: change.pending),
                         ["\(change.path) \(change.json.isEmpty ? "deleted" : change.json)"])
                 }
             } catch {

@@ -3,7 +3,8 @@ import ApusCore
 import ArgumentParser
 import Foundation
 
-/// A time on the command line: `2026-11-28T12:00:00Z`, Unix seconds, or, if negative, seconds before now.
+/// A time on the command line: `2026-11-28T12:00:00Z`, also with milliseconds, Unix seconds, or, if negative, seconds
+/// before now.
 struct TimeArgument: ExpressibleByArgument, Sendable {
     let date: Date
 
@@ -12,6 +13,8 @@ struct TimeArgument: ExpressibleByArgument, Sendable {
             guard seconds.isFinite else { return nil }
             date = seconds < 0 ? Date(timeIntervalSinceNow: seconds) : Date(timeIntervalSince1970: seconds)
         } else if let date = try? Date(argument, strategy: .iso8601) {
+            self.date = date
+        } else if let date = try? Date(argument, strategy: Date.ISO8601FormatStyle(includingFractionalSeconds: true)) {
             self.date = date
         } else {
             return nil
@@ -46,10 +49,13 @@ struct RecordingsCommand: AsyncParsableCommand {
             let found = try await session.recordings(of: device, source: source, from: from, to: to)
             let entries = found.map { recording in
                 Report.Entry(
-                    start: recording.start.ISO8601Format(), end: recording.end.ISO8601Format(),
-                    seconds: (recording.duration * 10).rounded() / 10)
+                    start: TimeText.exact(recording.start), end: TimeText.exact(recording.end),
+                    seconds: (recording.duration * 1000).rounded() / 1000)
             }
-            let lines = entries.map { "\($0.start)  \($0.end)  \($0.seconds) s" }
+            let lines = found.map { recording in
+                "\(recording.start.ISO8601Format())  \(recording.end.ISO8601Format())  "
+                    + "\((recording.duration * 10).rounded() / 10) s"
+            }
             try output.show(Report(recordings: entries), lines.isEmpty ? ["Nothing was recorded."] : lines)
         }
     }

@@ -51,6 +51,9 @@ struct ClusterDrain: AsyncParsableCommand {
         if !stay { try await process.stop(grace: .seconds(20)) }
         try output.show(
             NodeOutcome(node: found.name, process: process.state, drained: true),
-            ["The node \(found.name) is drained\(stay ? "" : " and has stopped")."])
+            [
+                "The node \(found.name) is drained\(stay ? "" : " and has stopped"). "
+                    + "`apus cluster restart \(found.name)` gives it shards again."
+            ])
     }
 }

@@ -52,7 +52,7 @@ struct ClusterCordon: AsyncParsableCommand {
     func run() async throws {
         let name = try options.name(node)
         let answer = try await options.api().ask(ClientCordonNodeRequest.with { $0.node = name })
-        try options.output.show(answer, ["The node \(name) is cordoned."])
+        try options.output.show(answer, ["The node \(name) is cordoned. `apus cluster uncordon \(name)` ends that."])
     }
 }
 
@@ -66,7 +66,7 @@ struct ClusterUncordon: AsyncParsableCommand {
     func run() async throws {
         let name = try options.name(node)
         let answer = try await options.api().ask(ClientUncordonNodeRequest.with { $0.node = name })
-        try options.output.show(answer, ["The node \(name) is not cordoned."])
+        try options.output.show(answer, ["The node \(name) is not cordoned any more, and gets shards."])
     }
 }
 

@@ -6,7 +6,8 @@ import ArgumentParser
 /// `apus cluster restart N`: stops a node, if it is running, and starts it again.
 struct ClusterRestart: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "restart", abstract: "Stop a node, if it is running, and start it again.")
+        commandName: "restart", abstract: "Stop a node, if it is running, and start it again.",
+        discussion: "The node has the program of its last `apus cluster upgrade`, or that of this command.")
     @OptionGroup var directory: DirectoryOption
     @OptionGroup var node: NodeArgument
     @Option(help: "Set the number of seconds to wait until the node serves.")
@@ -22,9 +23,10 @@ struct ClusterRestart: AsyncParsableCommand {
         if let store = node.store(in: local) { return try await restart(store, local) }
         let found = try StateDirectory.node(node.node, in: local.mark)
         let process = NodeProcess(found.name, in: local.directory)
+        let program = try found.startedProgram()
         let ended = try await process.stop(grace: Self.stopGrace)
         try await LocalPorts.requireFree(found, in: local.mark.network?.namespace(of: found.name))
-        try process.start()
+        try process.start(program: program)
         let deadline = ContinuousClock.now + .seconds(timeout)
         while true {
             let report = await NodeReport.gather(found, in: local.directory)

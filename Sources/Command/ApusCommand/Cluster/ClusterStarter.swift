@@ -39,7 +39,7 @@ struct ClusterStarter: Sendable {
         try await startStores(local)
         let pairs = local.mark.nodes.map { ($0, NodeProcess($0.name, in: state)) }.filter { $0.1.state == .stopped }
         for (node, _) in pairs { try await LocalPorts.requireFree(node, in: network?.namespace(of: node.name)) }
-        for (_, process) in pairs { try process.start() }
+        for (node, process) in pairs { try process.start(program: node.startedProgram()) }
         try await ClusterReadiness(cluster: local).wait(timeout)
         return local
     }
@@ -69,8 +69,13 @@ struct ClusterStarter: Sendable {
         if let configs {
             let read = try NodeConfigurationFile.read(folder: configs)
             try requireSame(existing, cluster: read.cluster)
+            let nodes = read.nodes.map { read in
+                var node = read.node
+                node.program = existing?.nodes.first { $0.name == node.name }?.program
+                return node
+            }
             return Plan(
-                mark: StateDirectory.Mark(cluster: read.cluster, nodes: read.nodes.map(\.node)),
+                mark: StateDirectory.Mark(cluster: read.cluster, nodes: nodes),
                 files: read.nodes.map(\.text))
         }
         try requireSame(existing, cluster: cluster)

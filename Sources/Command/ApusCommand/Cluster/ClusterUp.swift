@@ -8,6 +8,9 @@ struct ClusterUp: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "up", abstract: "Start a local cluster, or those of its nodes that are not running.",
         discussion: """
+            Nodes that `apus cluster upgrade` has given a program are started with it, and the others with the program
+            of this command.
+
             With a larger --nodes than before, new nodes join the running cluster. Without --nodes, the command starts
             the nodes of the state directory, or three if the directory is new.
 

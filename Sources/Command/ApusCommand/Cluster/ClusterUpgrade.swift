@@ -149,7 +149,17 @@ struct ClusterUpgradeRun: Sendable {
         try await wait("the cluster is well with \(node.name)") {
             try obstacle(await NodeReport.gather(cluster))
         }
+        try remember(node)
         progress("\(node.name): upgraded")
+    }
+
+    /// The node is started with this program from now on.
+    private func remember(_ node: StateDirectory.Node) throws(ApusError) {
+        guard var mark = try cluster.directory.mark(),
+            let index = mark.nodes.firstIndex(where: { $0.name == node.name })
+        else { return }
+        mark.nodes[index].program = program
+        try cluster.directory.write(mark)
     }
 
     private func drain(_ node: StateDirectory.Node) async throws {

@@ -58,7 +58,7 @@ enum MapChanges {
     }
 
     private static func text(_ milliseconds: Int64) -> String {
-        Date(timeIntervalSince1970: Double(milliseconds) / 1000).formatted(.iso8601)
+        TimeText.of(milliseconds: milliseconds)
     }
 
     static func table(_ answer: ClientListMapChangesResponse) -> [[String]] {
@@ -107,7 +107,7 @@ struct CordonCommand: AsyncParsableCommand {
 
     func run() async throws {
         try await options.show(ClientCordonNodeRequest.with { $0.node = node }) { _ in
-            [["The node \(node) is cordoned."]]
+            [["The node \(node) is cordoned. `apus uncordon \(node)` ends that."]]
         }
     }
 }
@@ -115,14 +115,15 @@ struct CordonCommand: AsyncParsableCommand {
 /// `apus uncordon NODE`
 struct UncordonCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "uncordon", abstract: "Give a cordoned node shards again.")
+        commandName: "uncordon", abstract: "End `apus cordon`: give a node shards again.",
+        discussion: "A drain ends when the node is started again, and not by this.")
     @OptionGroup var options: OperatorOptions
     @Argument(help: "The node's name.")
     var node: String
 
     func run() async throws {
         try await options.show(ClientUncordonNodeRequest.with { $0.node = node }) { _ in
-            [["The node \(node) is not cordoned."]]
+            [["The node \(node) is not cordoned any more, and gets shards."]]
         }
     }
 }

@@ -48,7 +48,10 @@ struct StatusCommand: AsyncParsableCommand {
 struct DrainCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "drain", abstract: "Move a node's shards, channels and clients to the other nodes.",
-        discussion: "The node runs on afterwards. Stop or restart it on its own machine.")
+        discussion: """
+            The node runs on afterwards, and gets no shards until it is started again: stop or restart it on its own \
+            machine. To keep shards away from a node without moving those that it has, use `apus cordon`.
+            """)
     @OptionGroup var options: OperatorOptions
     @Argument(help: "The node's name.")
     var node: String
@@ -73,7 +76,7 @@ struct DrainCommand: AsyncParsableCommand {
             }
             try await Task.sleep(for: .milliseconds(300))
         }
-        try options.output.show(Report(node: node, drained: true), ["The node \(node) is drained."])
+        try options.output.show(Report(node: node, drained: true), ["The node \(node) is drained. It gets shards again when it is started again."])
     }
 }
 
@@ -155,7 +158,8 @@ struct DevicesCommand: AsyncParsableCommand {
             [["DEVICE", "ACCOUNT", "BOUND AT", "LAST SEEN", "STATE"]]
                 + answer.devices.map {
                     [
-                        $0.device, $0.account, "\($0.boundAt)", "\($0.lastSeen)",
+                        $0.device, $0.account, TimeText.of(seconds: $0.boundAt),
+                        TimeText.of(seconds: $0.lastSeen),
                         $0.disabled ? "disabled" : "enabled",
                     ]
                 }

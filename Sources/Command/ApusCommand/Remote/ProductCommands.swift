@@ -69,8 +69,7 @@ struct ListProductsCommand: AsyncParsableCommand {
         try await options.operators.show(request) { answer in
             [["PRODUCT", "REVISION", "CHANGED"]]
                 + answer.products.map { product in
-                    let changed = Date(timeIntervalSince1970: Double(product.changedMs) / 1000)
-                    return [product.product, "\(product.revision)", changed.formatted(.iso8601)]
+                    [product.product, "\(product.revision)", TimeText.of(milliseconds: product.changedMs)]
                 }
         }
     }

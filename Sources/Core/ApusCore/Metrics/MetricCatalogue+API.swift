@@ -28,6 +28,9 @@ extension MetricCatalogue {
             "apus_topic_reads_total", "reads",
             "Questions to the owners of topics for events that a client had not got."),
         .counter(
+            "apus_topic_gaps_total", "events",
+            "Events for this node's clients after one that was never published, or came too late to be in order."),
+        .counter(
             "apus_command_deliveries_total", "commands",
             "Commands that were handed to connections of devices, repetitions included."),
         .gauge("apus_command_connections", "connections", "Connections of devices that take commands at this node."),

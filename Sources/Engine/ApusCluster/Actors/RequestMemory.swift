@@ -2,9 +2,27 @@ import OrderedCollections
 
 /// Identifies one request, so that it is carried out once however often it is sent (D15). It has 16 bytes, which the
 /// caller chose at random or derived from the request's cause.
+///
+/// The upper half of ``low`` may be a digest of what is asked (``init(key:digest:)``): two ids that differ only there
+/// are one id that was given to two requests, of which the second is refused.
 package struct RequestID: Sendable, Hashable, CustomStringConvertible {
     package let high: UInt64
     package let low: UInt64
+
+    /// The part of an id that names the request, without the digest.
+    package struct Key: Sendable, Hashable {
+        package let high: UInt64
+        package let low: UInt32
+
+        package init(high: UInt64, low: UInt32) { (self.high, self.low) = (high, low) }
+    }
+
+    package var key: Key { Key(high: high, low: UInt32(truncatingIfNeeded: low)) }
+
+    /// - Parameter digest: of the request, the same for each repetition.
+    package init(key: Key, digest: UInt32) {
+        self.init(high: key.high, low: UInt64(digest) << 32 | UInt64(key.low))
+    }
 
     package init(high: UInt64, low: UInt64) {
         self.high = high
@@ -85,12 +103,19 @@ package struct RequestMemory: Sendable, Equatable {
         /// It is being carried out. Its answer also answers the repetition.
         case underWay
         case answered(Answer)
+        /// The id was given to another request, which is stored or in progress. It must be refused.
+        case isOfAnother
+    }
+
+    private struct Entry: Sendable, Equatable {
+        var id: RequestID
+        var answer: Answer
     }
 
     private let configuration: Configuration
     /// In the order in which they were answered.
-    private var answers: OrderedDictionary<RequestID, Answer> = [:]
-    private var underWay: Set<RequestID> = []
+    private var answers: OrderedDictionary<RequestID.Key, Entry> = [:]
+    private var underWay: [RequestID.Key: RequestID] = [:]
     private(set) var byteCount = 0
 
     package init(configuration: Configuration = Configuration()) { self.configuration = configuration }
@@ -105,32 +130,34 @@ package struct RequestMemory: Sendable, Equatable {
 
     /// The answers that the state includes, oldest first. Requests in progress are not included, since their changes
     /// are not in the state either.
-    package var carried: [(id: RequestID, answer: Answer)] { answers.map { ($0.key, $0.value) } }
+    package var carried: [(id: RequestID, answer: Answer)] { answers.values.map { ($0.id, $0.answer) } }
 
     package var count: Int { answers.count }
 
     /// A request arrived.
     package mutating func begin(_ id: RequestID) -> Finding {
-        if let answer = answers[id] { return .answered(answer) }
-        return underWay.insert(id).inserted ? .new : .underWay
+        if let known = answers[id.key] { return known.id == id ? .answered(known.answer) : .isOfAnother }
+        if let known = underWay[id.key] { return known == id ? .underWay : .isOfAnother }
+        underWay[id.key] = id
+        return .new
     }
 
     /// A request was carried out. Its answer and its changes are one change of the state.
     package mutating func end(_ id: RequestID, _ answer: Answer) {
-        underWay.remove(id)
+        underWay[id.key] = nil
         remember(id, answer)
     }
 
     /// A request was not carried out and changed nothing. It may come again.
-    package mutating func giveUp(_ id: RequestID) { underWay.remove(id) }
+    package mutating func giveUp(_ id: RequestID) { underWay[id.key] = nil }
 
     private mutating func remember(_ id: RequestID, _ answer: Answer) {
         let kept = answer.byteCount <= configuration.byteCountMax ? answer : .notKept
-        if let earlier = answers.removeValue(forKey: id) { byteCount -= earlier.byteCount }
-        answers[id] = kept
+        if let earlier = answers.removeValue(forKey: id.key) { byteCount -= earlier.answer.byteCount }
+        answers[id.key] = Entry(id: id, answer: kept)
         byteCount += kept.byteCount
         while answers.count > configuration.countMax || byteCount > configuration.byteCountMax {
-            byteCount -= answers.removeFirst().value.byteCount
+            byteCount -= answers.removeFirst().value.answer.byteCount
         }
     }
 

@@ -119,7 +119,8 @@ package actor EntityCell<Content: EntityContent> {
         executor = context.executor
         (address, epoch) = (context.address, context.epoch)
         self.ways = ways
-        var configuration = Machine.Configuration(isKept: ways.definition.durability != .none)
+        var configuration = Machine.Configuration(
+            isKept: ways.definition.durability != .none, isSame: { $0.isExactly($1) })
         configuration.callCountMax = ways.definition.callCountMax
         configuration.memory = ways.definition.memory
         machine = Machine(initial: Content(), configuration: configuration)

@@ -1,4 +1,5 @@
 package import ApusCore
+import ApusStorage
 package import SwiftProtobuf
 
 /// The state of an entity: a value that its handlers change. It is stored and transferred as bytes (D15).
@@ -9,12 +10,16 @@ package protocol EntityContent: Sendable, Equatable {
     init(reading bytes: [UInt8]) throws(ApusError)
     /// Encodes the state. Throws 10018 if that fails.
     func encoded() throws(ApusError) -> [UInt8]
+    /// True if both are the same, byte by byte: a change of a text to another normalization is a change.
+    func isExactly(_ other: Self) -> Bool
 }
 
 /// A protobuf message as an entity's state. Only the conformance has to be declared.
 package protocol EntityContentMessage: EntityContent, SwiftProtobuf.Message {}
 
 extension EntityContentMessage {
+    package func isExactly(_ other: Self) -> Bool { isEncoded(like: other) }
+
     package init(reading bytes: [UInt8]) throws(ApusError) {
         guard let message = try? Self(serializedBytes: bytes) else {
             throw ApusError(.malformed, "an entity's state cannot be read")

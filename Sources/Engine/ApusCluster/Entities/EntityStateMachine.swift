@@ -22,7 +22,7 @@ import DequeModule
 /// more before anything is answered.
 ///
 /// **Requests with an id** are carried out once. A repetition receives the stored answer, once the change of the
-/// request is confirmed.
+/// request is confirmed. Another request with the id is refused with 21000.
 ///
 /// A commit that ends with `.lost` ends the activation, because its state may differ from the stored one. A caller that
 /// waits for a change receives the error, which is 10008 if the change may or may not be stored. A message that had not
@@ -30,15 +30,19 @@ import DequeModule
 ///
 /// Pure value: confined to the entity's executor. `Call` is a message that waits to run. `Ending` is what to send when
 /// its change is confirmed.
-package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable, Ending: Sendable>: Sendable {
+package struct EntityStateMachine<Content: Sendable, Call: Sendable, Ending: Sendable>: Sendable {
     package struct Configuration: Sendable {
         /// True if the state outlives the activation.
         package var isKept: Bool
         /// Messages that wait, run or wait for their change.
         package var callCountMax = 4096
         package var memory = RequestMemory.Configuration()
+        /// True for two states of which one need not be written in place of the other.
+        package var isSame: @Sendable (Content, Content) -> Bool
 
-        package init(isKept: Bool) { self.isKept = isKept }
+        package init(isKept: Bool, isSame: @escaping @Sendable (Content, Content) -> Bool) {
+            (self.isKept, self.isSame) = (isKept, isSame)
+        }
     }
 
     /// A message, as the machine needs it.
@@ -190,6 +194,9 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
             case .new: break
             case .underWay: return followers.append((id, request.call))
             case .answered(let answer): return hold(.answer(request.call, answer), &actions)
+            case .isOfAnother:
+                let error = ApusError(.duplicateMessage, "another request has this id")
+                return actions.append(.refuse(request.call, error))
             }
         }
         if request.interleaves {
@@ -223,7 +230,7 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
             return actions
         }
         var isChange = false
-        if let new = result.content, new != state.content {
+        if let new = result.content, !configuration.isSame(new, state.content) {
             state.content = new
             isChange = !result.mayBeLost
         }

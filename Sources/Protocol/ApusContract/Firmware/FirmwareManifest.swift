@@ -46,7 +46,7 @@ public struct FirmwareManifest: Sendable, Hashable {
     ///
     /// - Throws: 21031 if the text is not that of a manifest, byte for byte.
     public init(text: String) throws(ApusError) {
-        guard text.utf8.count <= Self.byteCountMax, let manifest = Self.read(text), manifest.text == text else {
+        guard text.utf8.count <= Self.byteCountMax, let manifest = Self.read(text), manifest.text.isExactly(text) else {
             throw ApusError(.badParameter, "the manifest is not one that `apus firmware sign` has written")
         }
         self = manifest

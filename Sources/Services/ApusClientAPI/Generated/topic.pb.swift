@@ -46,9 +46,40 @@ package nonisolated struct TopicState: Sendable {
   /// The nodes that hear them.
   package var listeners: [TopicListener] = []
 
+  /// Of events with versions: that of the newest one; 0: unknown.
+  package var version: UInt64 = 0
+
+  /// Events that came before their predecessors, in the order of their versions.
+  package var waiting: [TopicWaiting] = []
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
+}
+
+/// An event with a version that waits for the one before it.
+package nonisolated struct TopicWaiting: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var event: TopicPublish {
+    get {_event ?? TopicPublish()}
+    set {_event = newValue}
+  }
+  /// Returns true if `event` has been explicitly set.
+  package var hasEvent: Bool {self._event != nil}
+  /// Clears the value of `event`. Subsequent reads from it will return its default value.
+  package mutating func clearEvent() {self._event = nil}
+
+  /// Unix milliseconds of the cluster's clock.
+  package var sinceMs: Int64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+
+  fileprivate var _event: TopicPublish? = nil
 }
 
 package nonisolated struct TopicEntry: Sendable {
@@ -64,6 +95,12 @@ package nonisolated struct TopicEntry: Sendable {
 
   /// Unix milliseconds of the cluster's clock.
   package var publishedMs: Int64 = 0
+
+  /// An event before this one was never published, or came too late.
+  package var missed: Bool = false
+
+  /// As in Publish.
+  package var version: UInt64 = 0
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -97,6 +134,12 @@ package nonisolated struct TopicPublish: Sendable {
 
   package var message: Data = Data()
 
+  /// Events with versions are published in their order. The version that the event leads to, and the one before; 0: in the
+  /// order of their arrival.
+  package var version: UInt64 = 0
+
+  package var previousVersion: UInt64 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -109,6 +152,7 @@ package nonisolated struct TopicPublished: Sendable {
 
   package var log: UInt64 = 0
 
+  /// Of the newest event, if this one waits for another one or came too late.
   package var sequence: UInt64 = 0
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -248,7 +292,7 @@ fileprivate nonisolated let _protobuf_package = "apus.topic.v1"
 
 nonisolated extension TopicState: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".State"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}log\0\u{1}next\0\u{1}entries\0\u{1}listeners\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}log\0\u{1}next\0\u{1}entries\0\u{1}listeners\0\u{1}version\0\u{1}waiting\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -260,6 +304,8 @@ nonisolated extension TopicState: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       case 2: try { try decoder.decodeSingularUInt64Field(value: &self.next) }()
       case 3: try { try decoder.decodeRepeatedMessageField(value: &self.entries) }()
       case 4: try { try decoder.decodeRepeatedMessageField(value: &self.listeners) }()
+      case 5: try { try decoder.decodeSingularUInt64Field(value: &self.version) }()
+      case 6: try { try decoder.decodeRepeatedMessageField(value: &self.waiting) }()
       default: break
       }
     }
@@ -278,6 +324,12 @@ nonisolated extension TopicState: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if !self.listeners.isEmpty {
       try visitor.visitRepeatedMessageField(value: self.listeners, fieldNumber: 4)
     }
+    if self.version != 0 {
+      try visitor.visitSingularUInt64Field(value: self.version, fieldNumber: 5)
+    }
+    if !self.waiting.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.waiting, fieldNumber: 6)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -286,6 +338,47 @@ nonisolated extension TopicState: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if lhs.next != rhs.next {return false}
     if lhs.entries != rhs.entries {return false}
     if lhs.listeners != rhs.listeners {return false}
+    if lhs.version != rhs.version {return false}
+    if lhs.waiting != rhs.waiting {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension TopicWaiting: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Waiting"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}event\0\u{3}since_ms\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularMessageField(value: &self._event) }()
+      case 2: try { try decoder.decodeSingularInt64Field(value: &self.sinceMs) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
+    try { if let v = self._event {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 1)
+    } }()
+    if self.sinceMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.sinceMs, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: TopicWaiting, rhs: TopicWaiting) -> Bool {
+    if lhs._event != rhs._event {return false}
+    if lhs.sinceMs != rhs.sinceMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -293,7 +386,7 @@ nonisolated extension TopicState: SwiftProtobuf.Message, SwiftProtobuf._MessageI
 
 nonisolated extension TopicEntry: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Entry"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}sequence\0\u{1}type\0\u{1}message\0\u{3}published_ms\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}sequence\0\u{1}type\0\u{1}message\0\u{3}published_ms\0\u{1}missed\0\u{1}version\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -305,6 +398,8 @@ nonisolated extension TopicEntry: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       case 2: try { try decoder.decodeSingularUInt32Field(value: &self.type) }()
       case 3: try { try decoder.decodeSingularBytesField(value: &self.message) }()
       case 4: try { try decoder.decodeSingularInt64Field(value: &self.publishedMs) }()
+      case 5: try { try decoder.decodeSingularBoolField(value: &self.missed) }()
+      case 6: try { try decoder.decodeSingularUInt64Field(value: &self.version) }()
       default: break
       }
     }
@@ -323,6 +418,12 @@ nonisolated extension TopicEntry: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if self.publishedMs != 0 {
       try visitor.visitSingularInt64Field(value: self.publishedMs, fieldNumber: 4)
     }
+    if self.missed != false {
+      try visitor.visitSingularBoolField(value: self.missed, fieldNumber: 5)
+    }
+    if self.version != 0 {
+      try visitor.visitSingularUInt64Field(value: self.version, fieldNumber: 6)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -331,6 +432,8 @@ nonisolated extension TopicEntry: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if lhs.type != rhs.type {return false}
     if lhs.message != rhs.message {return false}
     if lhs.publishedMs != rhs.publishedMs {return false}
+    if lhs.missed != rhs.missed {return false}
+    if lhs.version != rhs.version {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -378,7 +481,7 @@ nonisolated extension TopicListener: SwiftProtobuf.Message, SwiftProtobuf._Messa
 
 nonisolated extension TopicPublish: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Publish"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}type\0\u{1}message\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}type\0\u{1}message\0\u{1}version\0\u{3}previous_version\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -388,6 +491,8 @@ nonisolated extension TopicPublish: SwiftProtobuf.Message, SwiftProtobuf._Messag
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularUInt32Field(value: &self.type) }()
       case 2: try { try decoder.decodeSingularBytesField(value: &self.message) }()
+      case 3: try { try decoder.decodeSingularUInt64Field(value: &self.version) }()
+      case 4: try { try decoder.decodeSingularUInt64Field(value: &self.previousVersion) }()
       default: break
       }
     }
@@ -400,12 +505,20 @@ nonisolated extension TopicPublish: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if !self.message.isEmpty {
       try visitor.visitSingularBytesField(value: self.message, fieldNumber: 2)
     }
+    if self.version != 0 {
+      try visitor.visitSingularUInt64Field(value: self.version, fieldNumber: 3)
+    }
+    if self.previousVersion != 0 {
+      try visitor.visitSingularUInt64Field(value: self.previousVersion, fieldNumber: 4)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: TopicPublish, rhs: TopicPublish) -> Bool {
     if lhs.type != rhs.type {return false}
     if lhs.message != rhs.message {return false}
+    if lhs.version != rhs.version {return false}
+    if lhs.previousVersion != rhs.previousVersion {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -21,13 +21,18 @@ package final class ClientEventFrame: Sendable {
     package let message: [UInt8]
     /// Where it stands in its topic; nil where the topic keeps nothing.
     package let position: TopicPosition?
-    /// Events before it are lost.
+    /// Events before it are lost: its position is not the next one.
     package let missed: Bool
+    /// Something that should have been an event before it never was one. Clients are told the same, `missed`.
+    package let isAfterGap: Bool
     private let written = Mutex(Written())
 
-    package init(topic: String, type: UInt32, message: [UInt8], position: TopicPosition? = nil, missed: Bool = false) {
+    package init(
+        topic: String, type: UInt32, message: [UInt8], position: TopicPosition? = nil, missed: Bool = false,
+        isAfterGap: Bool = false
+    ) {
         (self.topic, self.type, self.message) = (topic, type, message)
-        (self.position, self.missed) = (position, missed)
+        (self.position, self.missed, self.isAfterGap) = (position, missed, isAfterGap)
     }
 
     /// The text of the cursor after this event.
@@ -39,7 +44,7 @@ package final class ClientEventFrame: Sendable {
             if let binary = written.binary { return binary }
             let event = ClientEvent.with {
                 ($0.topic, $0.type, $0.message) = (topic, type, Data(message))
-                ($0.cursor, $0.missed) = (cursor, missed)
+                ($0.cursor, $0.missed) = (cursor, missed || isAfterGap)
             }
             let bytes: [UInt8] = (try? event.serializedBytes()) ?? []
             let buffer = ByteBuffer(bytes: bytes)
@@ -59,7 +64,7 @@ package final class ClientEventFrame: Sendable {
             fields.append(("type", .string(kind?.info.name ?? "\(type)")))
             if let text = kind?.json(message) { fields.append(("message", .raw(text))) }
             if position != nil { fields.append(("cursor", .string(cursor))) }
-            if missed { fields.append(("missed", .bool(true))) }
+            if missed || isAfterGap { fields.append(("missed", .bool(true))) }
             let buffer = ByteBuffer(string: JSON.object([("event", .object(fields))]).text)
             written.json = buffer
             return buffer

@@ -46,9 +46,12 @@ package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable 
         package var sequence: UInt64
         package var type: UInt32
         package var message: [UInt8]
+        /// Something that should have been an event before this one never was. The number of this one is the next.
+        package var isAfterGap: Bool
 
-        package init(sequence: UInt64, type: UInt32, message: [UInt8]) {
+        package init(sequence: UInt64, type: UInt32, message: [UInt8], isAfterGap: Bool = false) {
             (self.sequence, self.type, self.message) = (sequence, type, message)
+            self.isAfterGap = isAfterGap
         }
     }
 

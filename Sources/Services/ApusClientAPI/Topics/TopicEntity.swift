@@ -18,6 +18,9 @@ extension TopicState: EntityContentMessage {}
 extension TopicPublish: EntityMessage {
     typealias Reply = TopicPublished
     static var method: UInt16 { 0x0111 }
+    package var isWithinBounds: Bool {
+        version <= WireNumber.sequenceMax && (version == 0 || previousVersion < version)
+    }
     package static func isWithinBounds(_ reply: TopicPublished) -> Bool { reply.sequence <= WireNumber.sequenceMax }
 }
 
@@ -56,6 +59,8 @@ extension TopicEvent: NodeMessage {
 
 extension EntityDefinition<TopicState> {
     private static var idle: String { "idle" }
+    /// The timer of events that wait for the one before them.
+    private static var order: String { "order" }
     /// Events of one answer to a ``TopicRead``.
     private static var pageCountMax: Int { 64 }
     /// A node that does not renew for so long is forgotten; it renews every 5 s.
@@ -71,26 +76,14 @@ extension EntityDefinition<TopicState> {
         var definition = Self(kind, name: name, durability: durability)
         definition.on(TopicPublish.self) { topic, message, scope throws(ApusError) in
             topic.begin()
-            let entry = TopicEntry.with {
-                $0.sequence = topic.next
-                $0.type = message.type
-                $0.message = message.message
-                $0.publishedMs = scope.wallMilliseconds
-            }
-            topic.next += 1
-            let retention = retention(scope.address.key)
-            topic.keep(entry, retention)
-            if retention.eventsMax > 0, scope.reminders.isEmpty {
-                try scope.remind(Self.idle, at: scope.wallMilliseconds + Int64(retention.idleTime.milliseconds))
-            }
-            topic.listeners.removeAll { $0.renewedMs < scope.wallMilliseconds - Self.listenerMilliseconds }
-            let event = TopicEvent.with {
-                ($0.topic, $0.log, $0.entry) = (scope.address.key, topic.log, entry)
-            }
-            for listener in topic.listeners {
-                if let name = NodeName(rawValue: listener.node) { try scope.tell(name, event) }
-            }
-            return .with { ($0.log, $0.sequence) = (topic.log, entry.sequence) }
+            let due = topic.arrived(message, at: scope.wallMilliseconds)
+            try publish(due, to: &topic, retention(scope.address.key), &scope)
+            return .with { ($0.log, $0.sequence) = (topic.log, topic.next - min(1, topic.next)) }
+        }
+        definition.onTimer { topic, name, scope throws(ApusError) in
+            guard name == Self.order else { return }
+            let due = topic.overdue(at: scope.wallMilliseconds)
+            try publish(due, to: &topic, retention(scope.address.key), &scope)
         }
         definition.on(TopicListen.self) { topic, message, scope throws(ApusError) in
             guard NodeName(rawValue: message.node) != nil else { throw ApusError(.malformed) }
@@ -102,6 +95,9 @@ extension EntityDefinition<TopicState> {
                     ($0.node, $0.incarnation, $0.renewedMs) =
                         (message.node, message.incarnation, scope.wallMilliseconds)
                 })
+            // The timer of a former owner is gone. Nodes report to a new one at once.
+            let due = topic.overdue(at: scope.wallMilliseconds)
+            try publish(due, to: &topic, retention(scope.address.key), &scope)
             return .with { ($0.log, $0.next) = (topic.log, topic.next) }
         }
         definition.on(TopicLeave.self) { topic, message, _ throws(ApusError) in
@@ -130,16 +126,44 @@ extension EntityDefinition<TopicState> {
         }
         return definition
     }
+
+    /// Numbers events, keeps them, and sends them to the nodes that hear the topic.
+    private static func publish(
+        _ due: [TopicState.Due], to topic: inout TopicState, _ retention: TopicRetention, _ scope: inout EntityScope
+    ) throws(ApusError) {
+        let now = scope.wallMilliseconds
+        if let left = topic.waitLeft(at: now) { scope.setTimer(order, after: left) }
+        guard !due.isEmpty else { return }
+        if retention.eventsMax > 0, scope.reminders.isEmpty {
+            try scope.remind(idle, at: now + Int64(retention.idleTime.milliseconds))
+        }
+        topic.listeners.removeAll { $0.renewedMs < now - listenerMilliseconds }
+        for due in due {
+            let entry = TopicEntry.with {
+                ($0.sequence, $0.type, $0.message) = (topic.next, due.event.type, due.event.message)
+                ($0.publishedMs, $0.version, $0.missed) = (now, due.event.version, due.missed)
+            }
+            topic.next += 1
+            topic.keep(entry, retention)
+            let event = TopicEvent.with { ($0.topic, $0.log, $0.entry) = (scope.address.key, topic.log, entry) }
+            for listener in topic.listeners {
+                if let name = NodeName(rawValue: listener.node) { try scope.tell(name, event) }
+            }
+        }
+    }
 }
 
 extension TopicState {
     /// True if the numbers are those that an owner gives. The state comes from a former owner.
-    fileprivate var isSound: Bool { next <= WireNumber.sequenceMax && entries.allSatisfy { $0.sequence < next } }
+    fileprivate var isSound: Bool {
+        next <= WireNumber.sequenceMax && entries.allSatisfy { $0.sequence < next }
+            && waiting.count <= Self.waitingMax && waiting.allSatisfy(\.event.isWithinBounds)
+    }
 
     /// A topic without an event or a subscriber so far begins a sequence of its own, and so does one with numbers that
     /// no owner gives.
     package mutating func begin() {
-        if !isSound { (log, next, entries) = (0, 0, []) }
+        if !isSound { (log, next, entries, version, waiting) = (0, 0, [], 0, []) }
         if log == 0 { log = UInt64.random(in: 1...(.max)) }
     }
 

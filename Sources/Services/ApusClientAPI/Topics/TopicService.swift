@@ -41,6 +41,7 @@ package final class TopicService: Service, Sendable {
     private let published = Counter(label: "apus_topic_published_total")
     private let delivered = Counter(label: "apus_topic_delivered_total")
     private let reads = Counter(label: "apus_topic_reads_total")
+    private let gaps = Counter(label: "apus_topic_gaps_total")
 
     private static let lookInterval = Duration.milliseconds(100)
     private static let askTimeout = Duration.seconds(3)
@@ -81,18 +82,24 @@ package final class TopicService: Service, Sendable {
     /// The event is in the topic when this returns; where the topic keeps events, the standby has it too, and no
     /// subscriber misses it while it is kept.
     ///
-    /// - Parameter request: names the event where the caller may publish it again.
+    /// - Parameters:
+    ///   - request: names the event where the caller may publish it again.
+    ///   - version: events with versions are published in their order, whatever node publishes them; 0: in the order of
+    ///     their arrival.
+    ///   - previous: the version before, whose event comes first.
     /// - Throws: as ``EntityRef/ask(_:timeout:call:)``.
     package func publish(
-        _ message: some ClientEventMessage, to topic: ClientTopic, request: RequestID? = nil,
-        timeout: Duration = .seconds(5)
+        _ message: some ClientEventMessage, to topic: ClientTopic, version: UInt64 = 0, after previous: UInt64 = 0,
+        request: RequestID? = nil, timeout: Duration = .seconds(5)
     ) async throws(ApusError) {
         var call = EntityCall()
         call.request = request
         guard let bytes: [UInt8] = try? message.serializedBytes() else { throw ApusError(.internalFailure) }
         let type = Swift.type(of: message).info.number
         _ = try await entities.ref(EntityCell<TopicState>.self, address(topic, retention(of: topic.kind))).ask(
-            TopicPublish.with { ($0.type, $0.message) = (type, Data(bytes)) }, timeout: timeout, call: call)
+            TopicPublish.with {
+                ($0.type, $0.message, $0.version, $0.previousVersion) = (type, Data(bytes), version, previous)
+            }, timeout: timeout, call: call)
         published.increment()
     }
 
@@ -157,6 +164,7 @@ package final class TopicService: Service, Sendable {
 
     private func received(_ message: TopicEvent) {
         let event = Machine.Event(message.entry)
+        if event.isAfterGap { gaps.increment() }
         advance { $0.received(message.topic, log: message.log, event) }
     }
 
@@ -216,7 +224,8 @@ package final class TopicService: Service, Sendable {
         let isKept = retention(of: String(topic.prefix { $0 != "/" })).eventsMax > 0
         let frame = ClientEventFrame(
             topic: topic, type: event.type, message: event.message,
-            position: isKept ? TopicPosition(log: log, next: event.sequence) : nil, missed: missed)
+            position: isKept ? TopicPosition(log: log, next: event.sequence) : nil, missed: missed,
+            isAfterGap: event.isAfterGap)
         delivered.increment(by: Int64(subscribers.count))
         ClientEventFrame.send(frame, to: subscribers.map(\.connection))
     }
@@ -277,6 +286,8 @@ package final class TopicService: Service, Sendable {
 
 extension TopicEdgeStateMachine.Event {
     init(_ entry: TopicEntry) {
-        self.init(sequence: entry.sequence, type: entry.type, message: Array(entry.message))
+        self.init(
+            sequence: entry.sequence, type: entry.type, message: Array(entry.message),
+            isAfterGap: entry.missed)
     }
 }

@@ -1,6 +1,9 @@
-/// A JSON value (RFC 8259), parsed strictly and with limits, for the contents of tokens.
+import ApusCore
+
+/// A JSON value (RFC 8259), parsed strictly and with limits, for the contents of tokens and models.
 /// Foundation's decoder took three times as long as the verification of a token's signature. This parser has no support
 /// for Swift types, dates or key strategies. It accepts only UTF-8, and refuses duplicate members (RFC 7519 §4).
+/// Texts are compared by their bytes, and numbers by their text.
 ///
 /// Pure.
 package enum JSONValue: Sendable, Equatable {
@@ -18,6 +21,10 @@ package enum JSONValue: Sendable, Equatable {
         package var value: JSONValue
 
         package init(name: String, value: JSONValue) { (self.name, self.value) = (name, value) }
+
+        package static func == (left: Self, right: Self) -> Bool {
+            left.name.isExactly(right.name) && left.value == right.value
+        }
     }
 
     /// The maximum nesting depth.
@@ -28,18 +35,32 @@ package enum JSONValue: Sendable, Equatable {
     package static let numberByteCountMax = 32
 
     /// Nil if the text is not JSON or exceeds a limit. The caller limits the text's length.
-    /// - Parameter depthMax: the maximum nesting depth. The parser calls itself as deep, so it is at most 64.
-    package init?(_ bytes: ArraySlice<UInt8>, depthMax: Int = Self.depthMax) {
+    /// - Parameters:
+    ///   - depthMax: the maximum nesting depth. The parser calls itself as deep, so it is at most 64.
+    ///   - isStored: the text was accepted before, maybe by an earlier release: it may have numbers beyond the range of
+    ///     a double, such as 1e400. They are refused otherwise, because many JSON readers do.
+    package init?(_ bytes: ArraySlice<UInt8>, depthMax: Int = Self.depthMax, isStored: Bool = false) {
         precondition(depthMax <= 64, "a depth of \(depthMax) needs too much of the stack")
-        var reader = JSONReader(rest: bytes, depthMax: depthMax)
+        var reader = JSONReader(rest: bytes, depthMax: depthMax, allowsAnyNumber: isStored)
         guard let value = reader.value(depth: 0), reader.isAtEnd() else { return nil }
         self = value
+    }
+
+    package static func == (left: Self, right: Self) -> Bool {
+        switch (left, right) {
+        case (.null, .null): true
+        case (.bool(let left), .bool(let right)): left == right
+        case (.number(let left), .number(let right)), (.string(let left), .string(let right)): left.isExactly(right)
+        case (.array(let left), .array(let right)): left == right
+        case (.object(let left), .object(let right)): left == right
+        case (.null, _), (.bool, _), (.number, _), (.string, _), (.array, _), (.object, _): false
+        }
     }
 
     /// A member of an object; nil if there is none, or the value is not an object.
     package subscript(name: String) -> JSONValue? {
         guard case .object(let members) = self else { return nil }
-        return members.first { $0.name == name }?.value
+        return members.first { $0.name.isExactly(name) }?.value
     }
 
     package var string: String? {
@@ -57,6 +78,7 @@ package enum JSONValue: Sendable, Equatable {
 private struct JSONReader {
     var rest: ArraySlice<UInt8>
     let depthMax: Int
+    let allowsAnyNumber: Bool
 
     mutating func isAtEnd() -> Bool {
         skipSpace()
@@ -83,7 +105,7 @@ private struct JSONReader {
         if take("}") { return .object(members) }
         while members.count < JSONValue.memberCountMax {
             skipSpace()
-            guard let name = string(), !members.contains(where: { $0.name == name }) else { return nil }
+            guard let name = string(), !members.contains(where: { $0.name.isExactly(name) }) else { return nil }
             skipSpace()
             guard take(":"), let value = value(depth: depth + 1) else { return nil }
             members.append(JSONValue.Member(name: name, value: value))
@@ -179,7 +201,17 @@ private struct JSONReader {
         }
         let text = start[..<rest.startIndex]
         guard text.count <= JSONValue.numberByteCountMax else { return nil }
-        return .number(String(decoding: text, as: UTF8.self))
+        let number = String(decoding: text, as: UTF8.self)
+        return allowsAnyNumber || Self.fitsDouble(number) ? .number(number) : nil
+    }
+
+    /// False for 1e400, and for 1e-400, which is not 0 (RFC 8259 §6). Without an exponent a number is too short for
+    /// either.
+    private static func fitsDouble(_ number: String) -> Bool {
+        guard let exponent = number.utf8.firstIndex(where: { $0 | 0x20 == UInt8(ascii: "e") }) else { return true }
+        guard let value = Double(number), value.isFinite else { return false }
+        let isZero = number.utf8[..<exponent].allSatisfy { !(UInt8(ascii: "1")...UInt8(ascii: "9")).contains($0) }
+        return value != 0 || isZero
     }
 
     /// Consumes one digit or more.

@@ -322,6 +322,9 @@ package nonisolated struct ThingChanged: Sendable {
 
   package var product: String = String()
 
+  /// Unix milliseconds of the change by the clock of the owner; 0 from nodes of earlier releases.
+  package var changedMs: Int64 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -802,7 +805,7 @@ nonisolated extension ThingDeleteUser: SwiftProtobuf.Message, SwiftProtobuf._Mes
 
 nonisolated extension ThingChanged: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Changed"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}json\0\u{1}version\0\u{3}previous_version\0\u{3}is_pending\0\u{3}product_differs\0\u{1}product\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}json\0\u{1}version\0\u{3}previous_version\0\u{3}is_pending\0\u{3}product_differs\0\u{1}product\0\u{3}changed_ms\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -817,6 +820,7 @@ nonisolated extension ThingChanged: SwiftProtobuf.Message, SwiftProtobuf._Messag
       case 5: try { try decoder.decodeSingularBoolField(value: &self.isPending) }()
       case 6: try { try decoder.decodeSingularBoolField(value: &self.productDiffers) }()
       case 7: try { try decoder.decodeSingularStringField(value: &self.product) }()
+      case 8: try { try decoder.decodeSingularInt64Field(value: &self.changedMs) }()
       default: break
       }
     }
@@ -844,6 +848,9 @@ nonisolated extension ThingChanged: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if !self.product.isEmpty {
       try visitor.visitSingularStringField(value: self.product, fieldNumber: 7)
     }
+    if self.changedMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.changedMs, fieldNumber: 8)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -855,6 +862,7 @@ nonisolated extension ThingChanged: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if lhs.isPending != rhs.isPending {return false}
     if lhs.productDiffers != rhs.productDiffers {return false}
     if lhs.product != rhs.product {return false}
+    if lhs.changedMs != rhs.changedMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

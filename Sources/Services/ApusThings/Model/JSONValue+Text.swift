@@ -1,4 +1,5 @@
 import ApusClientAPI
+import ApusCore
 package import ApusSessions
 
 extension JSONValue {
@@ -29,7 +30,7 @@ extension JSONValue {
             return true
         }
         guard case .object(var members) = self else { return false }
-        if let index = members.firstIndex(where: { $0.name == first }) {
+        if let index = members.firstIndex(where: { $0.name.isExactly(first) }) {
             guard members[index].value.set(fields.dropFirst(), to: value) else { return false }
         } else {
             guard fields.count == 1 else { return false }

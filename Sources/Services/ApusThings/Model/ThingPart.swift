@@ -17,7 +17,8 @@ package struct ThingPart: Sendable, Equatable {
     ///
     /// - Throws: 20101 if the path leads to no value, 20102 or 10002 if the text is not JSON of the right shape.
     package init(_ path: ThingPath, _ json: String) throws(ApusError) {
-        let value = try JSONValue(checking: json)
+        // A value has the same depth in both forms: the leaf around it does not count.
+        let value = try JSONValue(checking: json, depthMax: JSONValue.depthMax + (path.fields.isEmpty ? 1 : 0))
         guard let root = path.root, let name = path.name else {
             throw ApusError(.pathIllegal, "a path to a leaf is expected")
         }

@@ -51,8 +51,8 @@ package struct ThingPath: Sendable, Hashable, CustomStringConvertible {
         guard text.utf8.count <= Self.byteCountMax else {
             throw ApusError(.pathIllegal, "a path has at most \(Self.byteCountMax) bytes")
         }
-        let parts = text.split(separator: ".", omittingEmptySubsequences: false).map(String.init)
-        guard let root = ThingRoot.all.first(where: { $0.name == parts[0] }) else {
+        let parts = text.parts(separatedBy: ".")
+        guard let root = ThingRoot.all.first(where: { $0.name.isExactly(parts[0]) }) else {
             let names = ThingRoot.all.map(\.name).joined(separator: ", ")
             throw ApusError(.pathIllegal, "a path begins with one of \(names)")
         }

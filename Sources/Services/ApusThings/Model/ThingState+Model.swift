@@ -35,7 +35,7 @@ extension ThingState {
 
     private func index(_ root: ThingRoot, _ name: String) -> (index: Int, isFound: Bool) {
         let index = leaves.firstIndex { ($0.root.rawValue, $0.name) >= (root.rawValue, name) } ?? leaves.endIndex
-        return (index, index < leaves.endIndex && leaves[index].root == root && leaves[index].name == name)
+        return (index, index < leaves.endIndex && leaves[index].root == root && leaves[index].name.isExactly(name))
     }
 
     private func leaf(_ root: ThingRoot, _ name: String) -> ThingLeaf? {
@@ -198,7 +198,7 @@ extension ThingState {
     private mutating func put(_ leaf: ThingLeaf, time: Int64) throws(ApusError) -> ThingChanged {
         let (index, isFound) = index(leaf.root, leaf.name)
         let before = isFound ? leaves[index] : nil
-        guard leaf != before else { return ThingChanged(leaf, from: version, to: version) }
+        guard before.map({ !leaf.isExactly($0) }) ?? true else { return ThingChanged(leaf, from: version, to: version) }
         let longest = max(leaf.value.utf8.count, leaf.reported.utf8.count)
         guard longest <= Self.valueByteCountMax else {
             throw ApusError(
@@ -212,7 +212,7 @@ extension ThingState {
         }
         var leaf = leaf
         version += 1
-        if leaf.value != before?.value { (leaf.time, leaf.version) = (time, version) }
+        if before.map({ !leaf.value.isExactly($0.value) }) ?? true { (leaf.time, leaf.version) = (time, version) }
         if isFound { leaves[index] = leaf } else { leaves.insert(leaf, at: index) }
         return ThingChanged(leaf, from: version - 1, to: version)
     }
@@ -232,12 +232,18 @@ extension ThingLeaf {
 
     var byteCount: Int { name.utf8.count + value.utf8.count + reported.utf8.count + ThingState.leafByteCount }
 
+    /// True if both are the same, byte by byte.
+    func isExactly(_ other: ThingLeaf) -> Bool {
+        root == other.root && name.isExactly(other.name) && value.isExactly(other.value)
+            && reported.isExactly(other.reported) && time == other.time && version == other.version
+    }
+
     /// True for a setting whose value the device has not reported.
-    package var isPending: Bool { root == .writable && value != reported }
+    package var isPending: Bool { root == .writable && !value.isExactly(reported) }
 
     /// The leaf as paths and apps see it (IV-D2).
     package var tree: JSONValue {
-        let value = JSONValue(ArraySlice(value.utf8)) ?? .null
+        let value = JSONValue(ArraySlice(value.utf8), isStored: true) ?? .null
         let time = JSONValue.number("\(time)")
         // In the order in which the contract shows them.
         return switch root {
@@ -250,27 +256,33 @@ extension ThingLeaf {
     /// - Throws: 20101 if there is no object to write a field of, 20102 if the value becomes too large for JSON.
     func value(with part: ThingPart) throws(ApusError) -> String {
         guard !part.fields.isEmpty else { return part.value.text }
-        var value = JSONValue(ArraySlice(value.utf8)) ?? .null
+        var value = JSONValue(ArraySlice(value.utf8), isStored: true) ?? .null
         guard value.set(part.fields[...], to: part.value) else {
             throw ApusError(.pathIllegal, "\(path) has no object of which this is a field")
         }
-        return try JSONValue(checking: value.text).text
+        return try JSONValue(checking: value.text, isStored: true).text
     }
 }
 
 extension JSONValue {
-    /// - Throws: 20102 if the text is not JSON, or exceeds a limit of ``JSONValue`` or ``ThingState/byteCountMax``.
-    package init(checking text: String) throws(ApusError) {
+    /// - Parameters:
+    ///   - depthMax: the maximum nesting depth.
+    ///   - isStored: as in ``JSONValue/init(_:depthMax:isStored:)``.
+    /// - Throws: 20102 if the text is not JSON, or exceeds a limit of ``JSONValue``; 10002 over
+    ///   ``ThingState/byteCountMax``.
+    package init(
+        checking text: String, depthMax: Int = Self.depthMax, isStored: Bool = false
+    ) throws(ApusError) {
         guard text.utf8.count <= ThingState.byteCountMax else {
             throw ApusError(
                 .frameTooLarge, "the JSON has \(text.utf8.count) bytes, and at most \(ThingState.byteCountMax)")
         }
-        guard let value = JSONValue(ArraySlice(text.utf8)) else {
+        guard let value = JSONValue(ArraySlice(text.utf8), depthMax: depthMax, isStored: isStored) else {
             throw ApusError(
                 .jsonInvalid,
                 """
                 no JSON, or nested deeper than \(Self.depthMax), with an object of more than \(Self.memberCountMax) \
-                members, or a number of more than \(Self.numberByteCountMax) characters
+                members, or a number of more than \(Self.numberByteCountMax) characters or beyond the range of a double
                 """)
         }
         self = value

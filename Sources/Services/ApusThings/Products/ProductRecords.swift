@@ -53,7 +53,7 @@ package struct ProductRecords: Sendable {
         wallMilliseconds: Int64
     ) async throws(ApusError) -> ThingStoredProduct {
         try await change(customer, product) { found, owner throws(ApusError) in
-            if let found, found.body.schema == schema { return (found.body, nil) }
+            if let found, found.body.schema.isExactly(schema) { return (found.body, nil) }
             let known = found?.body.revision ?? 0
             guard revision == 0 || revision == known else {
                 throw ApusError(

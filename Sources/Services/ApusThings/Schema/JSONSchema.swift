@@ -1,3 +1,4 @@
+package import ApusCore
 package import ApusSessions
 
 /// A compiled schema of the subset of JSON Schema 2020-12 that docs/things.md lists.
@@ -61,17 +62,8 @@ package indirect enum JSONSchema: Sendable, Equatable {
         var text: String { Self.names.filter { contains($0.type) }.map(\.name).joined(separator: " or ") }
     }
 
-    /// A text that is compared scalar by scalar, as JSON Schema does. `String` takes é of one scalar and of two for the
-    /// same.
-    package struct Text: Sendable, Hashable {
-        package let string: String
-        package init(_ string: String) { self.string = string }
-
-        package static func == (left: Self, right: Self) -> Bool { left.string.utf8.elementsEqual(right.string.utf8) }
-        package func hash(into hasher: inout Hasher) {
-            for byte in string.utf8 { hasher.combine(byte) }
-        }
-    }
+    /// Texts are compared scalar by scalar (JSON Schema 2020-12 §4.2.2).
+    package typealias Text = ExactText
 
     /// A value of `enum` or `const`. Numbers are equal if their values are.
     package enum Scalar: Sendable, Hashable {

@@ -39,7 +39,7 @@ package struct ThingSchema: Sendable, Equatable {
             throw ApusError(
                 .frameTooLarge, "the schema has \(text.utf8.count) bytes, and at most \(Self.byteCountMax)")
         }
-        guard let document = JSONValue(ArraySlice(text.utf8), depthMax: Self.depthMax) else {
+        guard let document = JSONValue(ArraySlice(text.utf8), depthMax: Self.depthMax, isStored: true) else {
             throw ApusError(
                 schema: "",
                 """
@@ -58,10 +58,10 @@ package struct ThingSchema: Sendable, Equatable {
         guard case .object(let roots)? = document["properties"] else { return }
         for root in roots {
             let pointer = "/properties".appending(token: root.name)
-            guard root.name != ThingRoot.user.name else {
+            guard !root.name.isExactly(ThingRoot.user.name) else {
                 throw ApusError(schema: pointer, "properties of the account are checked by no schema")
             }
-            guard let known = ThingRoot.all.first(where: { $0.name == root.name }) else {
+            guard let known = ThingRoot.all.first(where: { $0.name.isExactly(root.name) }) else {
                 let names = ThingRoot.all.filter { $0 != .user }.map(\.name).joined(separator: ", ")
                 throw ApusError(schema: pointer, "a model has the roots \(names)")
             }

@@ -124,7 +124,9 @@ final class SimulatedCell {
 
     init(_ address: EntityAddress, epoch: Epoch) {
         (self.address, self.epoch) = (address, epoch)
-        machine = Machine(initial: SimulatedContent(), configuration: Machine.Configuration(isKept: true))
+        machine = Machine(
+            initial: SimulatedContent(),
+            configuration: Machine.Configuration(isKept: true, isSame: { $0.isExactly($1) }))
     }
 }
 
