@@ -92,6 +92,49 @@ struct PartyTests {
             try party.claim(Self.claim("a", peer: Self.bob), at: 0) == .refused, "the party has not placed the call")
     }
 
+    @Test("A call of an own device takes the party over from one of another account's device, until that is answered")
+    func guests() throws {
+        func claim(_ call: String, guest: Bool, answered: Bool = false, isCaller: Bool = false) -> CallPartyClaim {
+            var claim = Self.claim(call, isCaller: isCaller)
+            (claim.guest, claim.answered) = (guest, answered)
+            return claim
+        }
+        var party = try PartyStateMachine()
+        #expect(try party.claim(claim("guest", guest: true), at: 0) == .granted)
+        #expect(try party.claim(claim("guest-2", guest: true), at: 0) == .refused)
+        #expect(try party.claim(claim("app", guest: false, isCaller: true), at: 0) == .refused, "it is being called")
+        #expect(
+            try party.claim(claim("bell", guest: false), at: 0) == .grantedInsteadOf(CallID(unchecked: "guest")))
+        for other in ["guest", "guest-2"] { #expect(try party.claim(claim(other, guest: true), at: 1) == .refused) }
+        #expect(try party.claim(claim("bell-2", guest: false), at: 1) == .refused, "own devices wait for each other")
+        party.release(CallID(unchecked: "guest"), at: 2)
+        #expect(party.state.claim.call == "bell", "the end of the other call does not free the party")
+
+        var talking = try PartyStateMachine()
+        #expect(try talking.claim(claim("guest", guest: true), at: 0) == .granted)
+        #expect(try talking.claim(claim("guest", guest: true, answered: true), at: 1) == .granted)
+        #expect(try talking.claim(claim("bell", guest: false), at: 2) == .refused)
+    }
+
+    @Test(
+        "A call of another account's device says so when it claims its party, and when it is answered",
+        arguments: [true, false])
+    func answeredGuests(isOfGuest: Bool) throws {
+        var target = CallDriver.app(1)
+        target.isOfGuest = isOfGuest
+        func claims(_ call: CallDriver) -> [CallPartyClaim] {
+            call.actions.compactMap { action in
+                if case .claim(let party, let claim) = action, party == target.party { claim } else { nil }
+            }
+        }
+        var call = try CallDriver(placing: CallDriver.start(to: [target]))
+        call.happen(.partyClaimed(CallDriver.caller.party))
+        #expect(claims(call).map(\.guest) == [isOfGuest] && claims(call).allSatisfy { !$0.answered })
+        call.happen(.partyClaimed(target.party))
+        try call.send(.accepted, 1)
+        #expect(claims(call).map(\.answered) == (isOfGuest ? [true] : []), "an own device's call needs no other claim")
+    }
+
     @Test("CALL-8: two calls that cross leave one of them, whatever the order in which their claims arrive")
     func crossing() throws {
         let (alice, bob) = (CallDriver.caller, CallSender(Self.bob, AccessID(unchecked: "bob-1")))

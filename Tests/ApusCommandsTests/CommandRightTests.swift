@@ -27,9 +27,12 @@ struct CommandRightTests {
                 needsRights: effects.needsRights)
         }
 
-        mutating func submit(_ number: Int, _ account: String, at now: Int64 = 1, path: String? = nil) throws {
+        mutating func submit(
+            _ number: Int, _ account: String, at now: Int64 = 1, path: String? = nil, token: CommandToken? = nil
+        ) throws {
             var message = CommandQueueTests.submit(number, ttl: 1_000_000, account: account)
             if let path { message.path = path }
+            if let token { message.token = token }
             _ = try queue.submit(message, Self.configuration, at: now, &effects)
         }
 
@@ -42,9 +45,16 @@ struct CommandRightTests {
             queue.leave(.with { ($0.node, $0.number) = ("n1", number) })
         }
 
-        mutating func apply(_ controlling: [String], viewing: [String] = [], at now: Int64, readMs: Int64 = 0) {
+        mutating func apply(
+            _ controlling: [String], viewing: [String] = [], at now: Int64, readMs: Int64 = 0,
+            valid: [CommandSender] = [], ended: [CommandSender] = []
+        ) {
             let rights = CommandRights.with {
                 ($0.controlling, $0.viewing, $0.readMs) = (controlling, viewing, readMs)
+                $0.valid = valid
+                $0.ended = ended.map { sender in
+                    .with { ($0.sender, $0.code) = (sender, ErrorCode.tokenInvalid.number) }
+                }
             }
             queue.apply(rights, Self.configuration, at: now, &effects)
         }
@@ -228,5 +238,64 @@ struct CommandRightTests {
         driver.apply(["guest"], at: 10_010)
         let second = driver.taken()
         #expect(second.sent == Self.ids(1))
+    }
+
+    private static let token = CommandToken.with { ($0.tag, $0.issuedS, $0.expiresS) = (7, 1000, 2000) }
+
+    @Test("A command whose sender's token was revoked fails with 12001, and the device never receives it (IV-A6)")
+    func revoked() throws {
+        var driver = Driver()
+        try driver.submit(1, "owner", token: Self.token)
+        try driver.submit(2, "owner", token: .with { $0.tag = 8 })
+        driver.listen(at: Self.later)
+        let held = driver.taken()
+        #expect(held.sent.isEmpty && held.needsRights)
+        let senders = driver.queue.senders
+        #expect(senders.map(\.token.tag) == [7, 8] && senders[0].account == "owner" && senders[0].access == "app")
+        driver.apply(["owner"], at: Self.later + 10, valid: [senders[1]], ended: [senders[0]])
+        let ended = driver.taken()
+        #expect(ended.codes == [ErrorCode.tokenInvalid.number] && ended.sent == Self.ids(2) && !ended.needsRights)
+        driver.listen(at: Self.later + 30, 9)
+        let again = driver.taken().sent
+        #expect(again == Self.ids(2), "the ended one does not come back")
+    }
+
+    @Test("Rights that do not say whether a token is valid end commands, and let none be sent")
+    func unsaid() throws {
+        var driver = Driver()
+        try driver.submit(1, "owner", token: Self.token)
+        driver.listen(at: Self.later)
+        _ = driver.taken()
+        // As a node sends them when the accounts of the device have changed.
+        driver.apply(["owner", "guest"], at: Self.later + 10)
+        let first = driver.taken().sent
+        #expect(first.isEmpty && driver[1].status == .queued)
+        // The answer for another token, such as one that was asked for before.
+        var other = driver.queue.senders[0]
+        other.token.tag = 9
+        driver.apply(["owner"], at: Self.later + 20, valid: [other])
+        let second = driver.taken().sent
+        #expect(second.isEmpty)
+        driver.apply(["owner"], at: Self.later + 30, valid: driver.queue.senders)
+        let third = driver.taken().sent
+        #expect(third == Self.ids(1))
+        driver.apply(["guest"], at: Self.later + 40)
+        #expect(driver[1].code == 8003)
+    }
+
+    @Test("A queue names each sender once, and one check is enough for all commands that wait")
+    func senders() throws {
+        var driver = Driver()
+        for number in 1...6 {
+            try driver.submit(number, "owner", token: .with { $0.tag = UInt64(number % 2 + 1) })
+        }
+        #expect(driver.queue.senders.map(\.token.tag) == [2, 1])
+        driver.listen(at: Self.later)
+        driver.apply(["owner"], at: Self.later + 1, valid: driver.queue.senders)
+        let sent = driver.taken()
+        #expect(sent.sent == Self.ids(1, 2, 3, 4, 5, 6))
+        driver.advance(at: Self.later + 2)
+        let after = driver.taken()
+        #expect(!after.needsRights)
     }
 }

@@ -245,6 +245,20 @@ struct RecordingFolderTests {
         #expect(try read(again, recording, at: recording.start).frames.contains { $0.track == 0 })
     }
 
+    @Test("A device that was handed over erases what had ended before, of all sources, and records on (IV-B10)")
+    func erased() async throws {
+        let frames = try await frames(seconds: 3)
+        let records = try open()
+        try await record(frames, in: records, at: Self.base)
+        try await record(frames, in: records, at: Self.base + 5_000, source: 9)
+        try await record(frames, in: records, at: Self.base + 60_000)
+        records.erase(before: Date(timeIntervalSince1970: Double(Self.base + 30_000) / 1000))
+        #expect(all(records).count == 1 && all(records, source: 9).isEmpty)
+        #expect(try all(records) == all(open()), "the files are gone")
+        try await record(frames, in: records, at: Self.base + 120_000)
+        #expect(all(records).count == 2)
+    }
+
     @Test("The folder keeps its limit, and the newest files")
     func limit() async throws {
         let frames = try await frames(seconds: 20)

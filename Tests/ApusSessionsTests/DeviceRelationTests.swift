@@ -95,11 +95,12 @@ struct DeviceRelationTests {
     func sharing() throws {
         var record = Self.record(of: Self.anna)
         #expect(record.right(of: Self.anna) == .own && record.right(of: Self.ben) == nil)
-        _ = try record.apply(.share(DeviceShare(account: Self.ben, control: false)), by: Self.anna, now: 5)
+        _ = try record.apply(.invite(DeviceShare(account: Self.ben, control: false)), by: Self.anna, now: 5)
+        _ = try record.apply(.accept(Self.ben), by: Self.ben, now: 5)
         #expect(record.right(of: Self.ben) == .view)
         for change in [
             DeviceRelationChange.share(DeviceShare(account: Self.carl, control: true)), .unshare(Self.carl), .unbind,
-            .transfer(Self.ben),
+            .transfer(Self.ben), .invite(DeviceShare(account: Self.carl, control: true)),
         ] {
             Self.fails(.illegalRelation, record, change, by: Self.ben)
             Self.fails(.illegalRelation, record, change, by: AccountID(unchecked: "dora"))
@@ -128,8 +129,11 @@ struct DeviceRelationTests {
             DeviceShare(account: Self.ben, control: false), DeviceShare(account: Self.ben, control: true)
         )
         let changes: [(DeviceRelationChange, AccountID?)] = [
-            (.unshare(Self.ben), Self.ben), (.share(view), Self.anna), (.share(view), Self.anna),
-            (.share(control), Self.anna), (.unshare(Self.carl), Self.carl), (.disable(false), nil),
+            (.unshare(Self.ben), Self.ben), (.invite(view), Self.anna), (.invite(view), Self.anna),
+            (.invite(control), Self.anna), (.unshare(Self.ben), Self.ben), (.invite(view), Self.anna),
+            (.accept(Self.ben), Self.ben), (.accept(Self.ben), Self.ben), (.invite(view), Self.anna),
+            (.invite(control), Self.anna), (.share(control), nil), (.share(view), nil),
+            (.unshare(Self.carl), Self.carl), (.disable(false), nil),
             (.disable(true), nil), (.disable(true), nil), (.assign(nil), nil), (.unshare(Self.ben), Self.anna),
             (.unshare(Self.ben), Self.ben), (.transfer(Self.carl), Self.anna), (.unbind, Self.carl),
             (.bind(Self.anna), nil),
@@ -199,6 +203,118 @@ struct DeviceRelationTests {
                 Self.fails(.boundToThisUser, record, .transfer(Self.carl), by: Self.carl)
             }
         }
+    }
+
+    @Test("A share of an account is an invitation: it gives no right before the other account has accepted (IV-B10)")
+    func invitations() throws {
+        var record = Self.record(of: Self.anna)
+        let share = DeviceShare(account: Self.ben, control: true)
+        // Also as a node of an earlier release asks for it.
+        for change in [DeviceRelationChange.invite(share), .share(share)] {
+            #expect(try record.apply(change, by: Self.anna, now: 5).isEmpty)
+            #expect(record.right(of: Self.ben) == nil && record.shares.isEmpty && record.invitations == [share])
+        }
+        Self.fails(.illegalRelation, record, .accept(Self.ben), by: Self.anna)
+        Self.fails(.illegalRelation, record, .accept(Self.carl), by: Self.carl)
+        _ = try record.apply(.accept(Self.ben), by: Self.ben, now: 5)
+        #expect(record.right(of: Self.ben) == .control && record.invitations.isEmpty)
+        _ = try record.apply(.accept(Self.ben), by: Self.ben, now: 5)
+        #expect(record.shares == [share], "a repeated request succeeds")
+        // Who has accepted a share has accepted its changes.
+        let view = DeviceShare(account: Self.ben, control: false)
+        #expect(try record.apply(.invite(view), by: Self.anna, now: 5) == [Self.ben])
+        #expect(record.shares == [view] && record.invitations.isEmpty)
+    }
+
+    @Test("An invitation ends when it is declined, withdrawn, or the device is handed over, and no right is lost")
+    func endsOfInvitations() throws {
+        let share = DeviceShare(account: Self.ben, control: true)
+        for (change, client) in [
+            (DeviceRelationChange.unshare(Self.ben), Self.ben), (.unshare(Self.ben), Self.anna), (.unbind, Self.anna),
+            (.transfer(Self.carl), Self.anna),
+        ] {
+            var record = Self.record(of: Self.anna)
+            _ = try record.apply(.invite(share), by: Self.anna, now: 5)
+            #expect(try !record.apply(change, by: client, now: 5).contains(Self.ben))
+            #expect(record.invitations.isEmpty)
+            Self.fails(.illegalRelation, record, .accept(Self.ben), by: Self.ben)
+        }
+    }
+
+    @Test("An operator, or the integrator of both accounts, shares without asking them")
+    func withoutConsent() throws {
+        let acme = CustomerID(unchecked: "acme")
+        let share = DeviceShare(account: Self.ben, control: false)
+        for client in [DeviceClient.operator, .customer(acme)] {
+            var record = Self.record(of: Self.anna)
+            record.customer = acme
+            record.invitations = [DeviceShare(account: Self.ben, control: true)]
+            _ = try record.apply(.share(share), by: client, customer: acme, now: 5)
+            #expect(record.shares == [share] && record.invitations.isEmpty)
+        }
+    }
+
+    @Test("An invitation and its acceptance are of one customer (8024), and count as a share does (10007)")
+    func boundsOfInvitations() throws {
+        var record = Self.record(of: Self.anna)
+        let share = DeviceShare(account: Self.ben, control: false)
+        let other = CustomerID(unchecked: "other")
+        #expect(throws: ApusError(.otherCustomer)) {
+            _ = try record.apply(.invite(share), by: .account(Self.anna), customer: other, now: 5)
+        }
+        _ = try record.apply(.invite(share), by: Self.anna, now: 5)
+        #expect(throws: ApusError(.otherCustomer)) {
+            _ = try record.apply(.accept(Self.ben), by: .account(Self.ben), customer: other, now: 5)
+        }
+        for number in 1..<DeviceRecord.sharesMax {
+            let one = DeviceShare(account: AccountID(unchecked: "a\(number)"), control: false)
+            _ = try record.apply(number % 2 == 0 ? .share(one) : .invite(one), by: nil, now: 5)
+        }
+        Self.fails(.overloaded, record, .invite(DeviceShare(account: Self.carl, control: false)), by: Self.anna)
+        Self.fails(.overloaded, record, .share(DeviceShare(account: Self.carl, control: false)), by: nil)
+        _ = try record.apply(.accept(Self.ben), by: Self.ben, now: 5)
+    }
+
+    @Test("Between nodes an account's share is an invitation, and an operator's is not")
+    func messagesOfInvitations() throws {
+        let share = DeviceShare(account: Self.ben, control: true)
+        let asked = DeviceRelationChange.invite(share).message(by: .account(Self.anna))
+        #expect(try DeviceRelationChange(asked) == .invite(share))
+        let shared = DeviceRelationChange.share(share).message(by: .operator)
+        #expect(try DeviceRelationChange(shared) == .share(share))
+        let accepted = DeviceRelationChange.accept(Self.ben).message(by: .account(Self.ben))
+        #expect(try DeviceRelationChange(accepted) == .accept(Self.ben))
+    }
+
+    @Test("A device is handed over without its data unless told otherwise; each time counts, whatever the clock says")
+    func data() throws {
+        var record = Self.record(of: Self.anna)
+        _ = try record.apply(.transfer(Self.ben), by: Self.anna, now: 100)
+        #expect(record.dataSince == 100_000)
+        // Twice in a second, and with a clock that was set back.
+        _ = try record.apply(.transfer(Self.anna), by: Self.ben, now: 100)
+        #expect(record.dataSince == 100_001)
+        _ = try record.apply(.unbind, by: Self.anna, now: 50)
+        #expect(record.dataSince == 100_002)
+        // A repeated request of an operator hands over nothing more.
+        _ = try record.apply(.unbind, by: nil, now: 200)
+        #expect(record.dataSince == 100_002)
+        _ = try record.apply(.bind(Self.carl), by: nil, now: 300)
+        _ = try record.apply(.handOver(to: Self.anna, keepsData: true), by: Self.carl, now: 400)
+        _ = try record.apply(.handOver(to: nil, keepsData: true), by: Self.anna, now: 500)
+        #expect(record.dataSince == 100_002 && record.account == nil)
+    }
+
+    @Test(
+        "The choice is in the message between nodes; an earlier release says nothing, and wipes",
+        arguments: [true, false])
+    func keptData(keepsData: Bool) throws {
+        for account in [nil, Self.ben] {
+            let change = DeviceRelationChange.handOver(to: account, keepsData: keepsData)
+            let message = change.message(by: .account(Self.anna))
+            #expect(try DeviceRelationChange(message) == change && message.keepData == keepsData)
+        }
+        #expect(try DeviceRelationChange(.with { $0.change = .unbind }) == .unbind)
     }
 }
 

@@ -101,6 +101,40 @@ struct SessionRecordsTests {
     }
 
     @Test(
+        "An account finds the devices that it is invited to use, apart from those that it may use",
+        arguments: Kind.allCases)
+    func invitations(kind: Kind) async throws {
+        let folder = try Folder()
+        let store = try await kind.store(folder)
+        let records = SessionRecords(store, writer: "n1#1")
+        let guest = AccountID(unchecked: "guest")
+        func relate(
+            _ device: DeviceID, _ change: DeviceRelationChange, by client: AccountID?
+        ) async throws(ApusError) {
+            _ = try await records.relate(
+                device, epoch: 4, change, by: client.map { .account($0) } ?? .operator, now: 100, keepSeconds: 60)
+        }
+        let devices = ["a", "b", "c"].map { DeviceID(unchecked: $0) }
+        for device in devices {
+            try await relate(device, .bind(account), by: nil)
+            try await relate(device, .invite(DeviceShare(account: guest, control: true)), by: account)
+        }
+        let first = try await records.invitations(of: guest, after: nil, limit: 2)
+        #expect(first.map(\.device) == Array(devices.prefix(2)))
+        let second = try await records.invitations(of: guest, after: devices[1], limit: 2)
+        #expect(second.map(\.device) == [devices[2]])
+        #expect(try await records.records(of: guest, after: nil, limit: 9).isEmpty)
+        #expect(try await records.withdrawals(after: 0) == nil)
+
+        try await relate(devices[0], .accept(guest), by: guest)
+        try await relate(devices[1], .unshare(guest), by: guest)
+        #expect(try await records.invitations(of: guest, after: nil, limit: 9).map(\.device) == [devices[2]])
+        #expect(try await records.records(of: guest, after: nil, limit: 9).map(\.device) == [devices[0]])
+        #expect(try await records.withdrawals(after: 0) == nil, "who declines has lost no right")
+        await store.close()
+    }
+
+    @Test(
         "A change of a device's accounts and the rights that it ends are one step, fenced and bounded (IV-B10)",
         arguments: Kind.allCases)
     func relations(kind: Kind) async throws {
@@ -116,7 +150,7 @@ struct SessionRecordsTests {
         }
         await #expect(throws: ApusError(.targetUnknown, "no such device")) { try await relate(.unbind, by: account) }
         _ = try await relate(.bind(account), by: nil)
-        _ = try await relate(.share(DeviceShare(account: guest, control: true)), by: account)
+        _ = try await relate(.share(DeviceShare(account: guest, control: true)), by: nil)
         #expect(try await records.withdrawals(after: 0) == nil)
         let mark = try #require(try await records.revocations(since: nil, wallSeconds: 100)?.mark)
         #expect(try await records.records(of: guest, after: nil, limit: 9).map(\.device) == [device])
@@ -132,7 +166,7 @@ struct SessionRecordsTests {
         // What changes nothing writes nothing.
         for _ in 0..<2 { _ = try await relate(.unshare(guest), by: account) }
         #expect(try await records.withdrawals(after: 1) == nil)
-        _ = try await relate(.share(DeviceShare(account: guest, control: true)), by: account)
+        _ = try await relate(.share(DeviceShare(account: guest, control: true)), by: nil)
         _ = try await relate(.unshare(guest), by: guest, now: 101)
         let again = try #require(try await records.withdrawals(after: 1))
         #expect(again.lost == [DeviceWithdrawal(device: device, account: guest, expires: 161)] && again.number == 2)
@@ -142,7 +176,7 @@ struct SessionRecordsTests {
         // Each loss counts, whoever has it: the same account twice already, and now further ones.
         for number in 2..<SessionRecords.withdrawnMax {
             let other = AccountID(unchecked: number.isMultiple(of: 2) ? "guest" : "a\(number)")
-            _ = try await relate(.share(DeviceShare(account: other, control: false)), by: account)
+            _ = try await relate(.share(DeviceShare(account: other, control: false)), by: nil)
             _ = try await relate(.unshare(other), by: account)
         }
         let full = ApusError(.overloaded, "the rights to devices were changed too often; try again later")

@@ -48,6 +48,8 @@ struct AuthorizationTests {
         devices.unbind app customer admin
         devices.transfer app customer admin
         devices.share app customer admin
+        devices.accept app
+        devices.invitations app
         devices.unshare app customer admin
         devices.shares app customer admin devices
         devices.disable customer admin

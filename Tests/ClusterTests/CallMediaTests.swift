@@ -143,7 +143,7 @@ struct CallMediaTests {
         let guest = try await CallClient(cluster, 3, access: "guest", account: "guests").ready()
         defer { for client in [bell, owner, guest] { client.close() } }
         let guests = AccountID(unchecked: "guests")
-        try await owner.session.share(Self.bell, with: guests, control: true)
+        try await owner.session.share(Self.bell, with: guests, control: true, acceptedBy: guest.session)
         let (call, guestSide, bellSide) = try await accepted(guest, bell)
         async let sending: Void = bellSide.send(250)
         try await Task.sleep(for: .seconds(1))

@@ -143,7 +143,7 @@ struct CallTests {
         defer { for client in [bell, owner, guest] { client.close() } }
         let guests = AccountID(unchecked: "guests")
         for isOutgoing in [true, false] {
-            try await owner.session.share(Self.bell, with: guests, control: true)
+            try await owner.session.share(Self.bell, with: guests, control: true, acceptedBy: guest.session)
             let (caller, called) = isOutgoing ? (guest, bell) : (bell, guest)
             let call = try await caller.start([isOutgoing ? .device(Self.bell) : .account(guests)]).id
             _ = try await called.next(call) { if case .ring = $0.stage { true } else { false } }

@@ -305,19 +305,25 @@ struct CommandTests {
         }
     }
 
-    @Test("Commands of a guest that wait end with 8003 when the share ends, and the device never gets them (IV-B10)")
+    @Test(
+        "What a guest or a revoked client asked for ends with its right, and the device never gets it (IV-A6, IV-B10)"
+    )
     func lostRight() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 28_080)
         defer { cluster.down() }
         let (owner, cam, guests) = (try Self.session(cluster, node: 2), Self.cam, AccountID(unchecked: "guests"))
         let guest = try cluster.session(
             node: 3, token: try cluster.token("--role", "app", "--access", "guest", "--account", "guests"))
+        let stolen = try cluster.session(node: 1, token: try cluster.token("--role", "app", "--access", "stolen"))
         let first = try Device(try Self.session(cluster, node: 1, device: "cam"))
-        defer { for session in [owner, guest] { session.close() } }
+        defer { for session in [owner, guest, stolen] { session.close() } }
         _ = try await eventually { () throws(ApusError) in
             try await owner.performAction("Action.add.ctlVal", json: "0", on: cam)
         }
-        try await owner.share(cam, with: guests, control: true)
+        for setting in ["level", "light"] {
+            try await first.session.reportProperty(path: "ProWritable.\(setting).setVal", json: "1")
+        }
+        try await owner.share(cam, with: guests, control: true, acceptedBy: guest)
         first.end()
         try await Self.isAway(owner)
         var ids: [String] = []
@@ -326,6 +332,11 @@ struct CommandTests {
                 .action(path: "Action.add.ctlVal", json: json), to: cam, keptFor: .seconds(600), until: .queued)
             ids.append(queued.id)
         }
+        for (session, setting, value) in [(guest, "level", "7"), (stolen, "light", "5")] {
+            try await session.writeProperty(of: cam, path: "ProWritable.\(setting).setVal", json: value)
+        }
+        _ = try await stolen.sendCommand(
+            .action(path: "Action.add.ctlVal", json: "5"), to: cam, keptFor: .seconds(600), until: .queued)
         // A request that waits for the end receives it.
         async let waiting: Void = fails(.illegalRelation) { () throws(ApusError) in
             _ = try await guest.sendCommand(
@@ -333,10 +344,12 @@ struct CommandTests {
         }
         try await eventually { () throws(ApusError) in
             let count = try await owner.commands(of: cam).commands.count { $0.status == .queued }
-            guard count == 3 else { throw ApusError(.internalFailure, "\(count) commands wait") }
+            guard count == 4 else { throw ApusError(.internalFailure, "\(count) commands wait") }
         }
         try await owner.unshare(cam, with: guests)
         await waiting
+        #expect(try Cluster.run(["admin", "revoke", "--identity", "stolen", "--dir", cluster.directory]).status == 0)
+        try await Task.sleep(for: .seconds(1))
         let listed = try await owner.commands(of: cam).commands
         #expect(listed.contains { $0.id == ids[1] && $0.status == .queued } && !listed.contains { $0.id == ids[0] })
 
@@ -344,8 +357,13 @@ struct CommandTests {
         try await eventually("the owner's command is carried out") { second.counts["8"] == 1 }
         try await Task.sleep(for: .seconds(1))
         #expect(second.counts == ["8": 1])
+        #expect(try await second.session.pendingProperties().isEmpty)
+        for setting in ["level", "light"] {
+            let path = "ProWritable.\(setting).setVal"
+            #expect(try await owner.readProperty(of: cam, path: path).json == "1", "it is as the device has reported")
+        }
         // Another share does not bring it back.
-        try await owner.share(cam, with: guests, control: true)
+        try await owner.share(cam, with: guests, control: true, acceptedBy: guest)
         let ended = try await owner.command(ids[0], of: cam)
         #expect(ended.status == .failed && ended.error?.code == .illegalRelation)
         #expect(second.counts == ["8": 1])

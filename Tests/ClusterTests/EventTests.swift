@@ -33,6 +33,15 @@ struct EventTests {
             try await Task.sleep(for: .milliseconds(200))
         }
         try await owner.share(Self.cam, with: AccountID(unchecked: "guest"), control: false)
+        let invited = #"share invited cam {"account":"guest","control":false}"#
+        try await eventually("both accounts hear the invitation") {
+            heardByOwner.names.contains(invited) && heardByGuest.names.contains(invited)
+        }
+        try await device.reportEvent("before", json: #"{"zone":2}"#)
+        try await eventually("the owner hears it") { heardByOwner.names.contains(#"alarm before cam {"zone":2}"#) }
+        #expect(!heardByGuest.names.contains(#"alarm before cam {"zone":2}"#), "it has not accepted")
+        #expect(try await guest.invitations().map(\.device) == [Self.cam])
+        try await guest.acceptShare(of: Self.cam)
         let shared = #"share shared cam {"account":"guest","control":false}"#
         try await eventually("both accounts hear it") {
             heardByOwner.names.contains(shared) && heardByGuest.names.contains(shared)

@@ -108,7 +108,7 @@ struct HookTests {
         try await eventually { () throws(ApusError) in
             try await place.app.share(Self.cam, with: AccountID(unchecked: ben), control: true)
         }
-        names.append("shared")
+        names.append("invited")
 
         try await eventually("everything that was acknowledged has arrived") {
             Set(names).isSubset(of: Self.events(receiver.requests).compactMap { $0["name"] as? String })

@@ -149,7 +149,8 @@ struct LocalAccessTests {
         let access = try await eventually { () throws(ApusError) in try await owner.localAccess(to: Self.lamp) }
         await fails(.notAllowed) { () throws(ApusError) in _ = try await courier.localAccess(to: Self.lamp) }
         await fails(.illegalRelation) { () throws(ApusError) in _ = try await guest.localAccess(to: Self.lamp) }
-        try await owner.share(Self.lamp, with: AccountID(unchecked: "guest"), control: false)
+        try await owner.share(
+            Self.lamp, with: AccountID(unchecked: "guest"), control: false, acceptedBy: guest)
         await fails(.notAllowed) { () throws(ApusError) in _ = try await guest.localAccess(to: Self.lamp) }
         try await owner.share(Self.lamp, with: AccountID(unchecked: "guest"), control: true)
         let guests = try await eventually { () throws(ApusError) in try await guest.localAccess(to: Self.lamp) }

@@ -140,7 +140,7 @@ struct PlaybackTests {
         let player = screen.player(owner)
         try await player.play(at: recording.start)
         for (rights, code) in [(false, ErrorCode.illegalRelation), (true, .notAllowed)] {
-            if rights { try await owner.share(PlaybackHome.cam, with: guestAccount, control: false) }
+            if rights { try await owner.share(PlaybackHome.cam, with: guestAccount, control: false, acceptedBy: guest) }
             await fails(code) { () throws(ApusError) in
                 _ = try await guest.recordings(of: PlaybackHome.cam, from: Date() - 3600, to: Date())
             }

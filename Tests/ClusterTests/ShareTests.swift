@@ -27,7 +27,14 @@ struct ShareTests {
             try await guest.share(Self.cam, with: Self.guestAccount, control: true)
         }
 
-        try await owner.share(Self.cam, with: Self.guestAccount, control: false)
+        #expect(try await owner.share(Self.cam, with: Self.guestAccount, control: false), "it has to accept")
+        await fails(.illegalRelation) { () throws(ApusError) in _ = try await guest.readProperty(of: Self.cam) }
+        #expect(try await guest.ask(ClientListDevicesRequest()).devices.isEmpty)
+        #expect(try await guest.invitations().map(\.account.rawValue) == ["local"])
+        #expect(try await owner.shares(of: Self.cam).map(\.isInvited) == [true])
+        await fails(.illegalRelation) { () throws(ApusError) in try await owner.acceptShare(of: Self.cam) }
+        try await guest.acceptShare(of: Self.cam)
+        #expect(try await guest.invitations().isEmpty)
         _ = try await guest.readProperty(of: Self.cam)
         #expect(try await guest.ask(ClientListDevicesRequest()).devices.map(\.device) == ["cam"])
         await fails(.notAllowed) { () throws(ApusError) in
@@ -98,10 +105,19 @@ struct ShareTests {
         watcher.waitUntilExit()
         let seen = Frames(cluster.file("w"))
         #expect(seen.lines.count > 100 && seen.lostCount == 0)
-        try await eventually("the shares that there were are heard") {
-            heard.names.count { $0.hasPrefix("share unshared bait") } >= 3
+        try await eventually("the invitations are heard") {
+            heard.names.count { $0.hasPrefix("share invited bait") } >= 3
         }
-        #expect(!heard.names.contains { $0.hasPrefix("share unshared cam") }, "\(heard.names)")
+        #expect(!heard.names.contains { $0.hasPrefix("share unshared") }, "\(heard.names)")
+        // A device of an account that only invites reaches nobody with its events.
+        try await attacker.share(device, with: victim, control: true)
+        for _ in 0..<14 { try await bait.reportEvent("spam") }
+        let last = try cluster.session(
+            node: 3, token: try cluster.token("--role", "device", "--device", "own"), role: .device)
+        defer { last.close() }
+        try await eventually { () throws(ApusError) in try await last.reportEvent("own") }
+        try await eventually("the own device is heard") { heard.names.contains("alarm own own ") }
+        #expect(!heard.names.contains { $0.hasPrefix("alarm spam") }, "\(heard.names)")
         for node in 1...3 {
             let log = Cluster.text(cluster.file("n\(node)/log"))
             #expect(!log.contains("to check their rights again"), "n\(node) ended a session of the other account")
@@ -127,8 +143,15 @@ struct ShareTests {
                     "POST", "/v1/devices/cam/binding", token: admin, body: #"{"account":"\#(account)"}"#))
             #expect(bound.status == 409 && bound.body.contains(status), "\(bound.status) \(bound.body)")
         }
+        try await owner.addUserProperty("secret", json: #""of the owner""#, to: Self.cam)
+        try await device.reportProperty(path: "ProWritable.level.setVal", json: "3")
+        try await device.reportProperty(path: "ProReadonly._firmware.stVal", json: #""1.4.0""#)
+        try await owner.writeProperty(of: Self.cam, path: "ProWritable.level.setVal", json: "9")
         try await owner.transfer(Self.cam, to: AccountID(unchecked: "other"))
         #expect(try await ends.isEnded(by: .tokenInvalid))
+        // The model has what is the device's own, and nothing of its former account, at every node.
+        let model = try await other.readProperty(of: Self.cam).json
+        #expect(model.contains("1.4.0") && !model.contains("secret") && !model.contains("level"), "\(model)")
         await fails(.illegalRelation) { () throws(ApusError) in
             try await owner.repeating(until: .now() + .seconds(5)) { _ throws(ApusError) in
                 _ = try await owner.readProperty(of: Self.cam)
@@ -156,6 +179,16 @@ struct ShareTests {
             node: 1, token: try cluster.token("--role", "device", "--device", "cam"), role: .device)
         defer { new.close() }
         _ = try await eventually { () throws(ApusError) in try await owner.readProperty(of: Self.cam) }
+        #expect(try await new.pendingProperties().isEmpty)
+        #expect(try await new.dataSince() != nil, "the device is notified that it was handed over")
+        // Within a household the data goes along.
+        try await new.reportProperty(path: "ProWritable.level.setVal", json: "3")
+        try await owner.addUserProperty("room", json: #""hall""#, to: Self.cam)
+        try await owner.transfer(Self.cam, to: AccountID(unchecked: "other"), keepingData: true)
+        let kept = try await other.repeating(until: .now() + .seconds(5)) { _ throws(ApusError) in
+            try await other.readProperty(of: Self.cam).json
+        }
+        #expect(kept.contains("hall") && kept.contains("level"), "\(kept)")
     }
 
     @Test("A device's token from before it was unbound is refused over REST too, at every node (12001, IV-B10)")

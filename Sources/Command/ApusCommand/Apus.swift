@@ -17,7 +17,7 @@ struct Apus: AsyncParsableCommand {
             SessionsCommand.self,
             ChannelsCommand.self, DevicesCommand.self, PropertyCommand.self, ActionCommand.self, SendCommand.self,
             CommandsCommand.self, EventsCommand.self, SendServerCommand.self, HooksCommand.self, BindCommand.self,
-            UnbindCommand.self, ShareCommand.self, UnshareCommand.self,
+            UnbindCommand.self, ShareCommand.self, UnshareCommand.self, AcceptCommand.self, InvitationsCommand.self,
             SharesCommand.self, TransferCommand.self, CallCommand.self, AnswerCommand.self, CallsCommand.self,
             MessagesCommand.self,
             CustomersCommand.self, UsersCommand.self, ProductsCommand.self, FirmwareCommand.self, RevokeCommand.self,

@@ -25,22 +25,22 @@ extension NewMessage {
     }
 }
 
-/// Commands that wait for a device, and then its accounts, learn who may use it now.
+/// What waits for a device, and then its accounts, learn who may use it now (docs/authority.md).
 ///
 /// Isolation: immutable; each service guards its own state.
 private struct RelationObservers: RelationObserver {
     let commands: CommandService
+    let things: ThingService
     let events: EventService
 
     func record(of device: DeviceID) async -> DeviceRecord? { await events.record(of: device) }
 
     func related(_ device: DeviceID, _ change: DeviceRelationChange, before: DeviceRecord?) async {
         // Anybody may ask for the end of a share that does not exist.
-        let isChange = before?.isChanged(by: change) ?? true
-        switch change {
-        case .unbind, .transfer, .unshare: if isChange { await commands.rightsChanged(of: device) }
-        case .share(let share): if isChange, !share.control { await commands.rightsChanged(of: device) }
-        case .bind, .assign, .disable: break
+        if before?.isChanged(by: change) ?? true, change.endsRights {
+            await commands.rightsChanged(of: device)
+            let after = await events.record(of: device)
+            await things.rightsChanged(of: device, dataSince: after?.dataSince ?? 0)
         }
         await events.related(device, change, before: before)
     }
@@ -77,9 +77,9 @@ struct NodeServices: Sendable {
             poster: poster, limited: limited)
         commands = CommandService(
             configuration.commands, view, entities, sessions, products, records, runtime, dispatcher)
-        sessions.observe(RelationObservers(commands: commands, events: events))
         things = ThingService(
             sessions: sessions, topics: node.topics, products: products, reader: commands, observer: events)
+        sessions.observe(RelationObservers(commands: commands, things: things, events: events))
         webhooks = WebhookSender(configuration.push, limited: limited) { view.clock.wallSeconds() }
         answering = AnsweringService(
             configuration.answering, view, records: records, channels: channels, group: group, limited: limited

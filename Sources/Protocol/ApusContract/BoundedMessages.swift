@@ -70,6 +70,8 @@ extension ClientTransferDeviceRequest: BoundedMessage {}
 extension ClientShareDeviceRequest: BoundedMessage {}
 extension ClientUnshareDeviceRequest: BoundedMessage {}
 extension ClientListSharesRequest: BoundedMessage {}
+extension ClientAcceptShareRequest: BoundedMessage {}
+extension ClientListInvitationsRequest: BoundedMessage {}
 extension ClientCheckLocalAccessRequest: BoundedMessage {}
 extension ClientLocalHello: BoundedMessage {}
 extension ClientLocalWriteRequest: BoundedMessage {}

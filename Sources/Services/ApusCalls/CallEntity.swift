@@ -309,7 +309,7 @@ extension CallStart {
             to: message.callees.map { callee in
                 CallTarget(
                     callee.party, AccessID(unchecked: callee.absent ? CallTarget.absentEndpoint : callee.endpoint),
-                    hasPush: callee.byPush, isAbsent: callee.absent)
+                    hasPush: callee.byPush, isAbsent: callee.absent, isOfGuest: callee.guest)
             },
             timeout: message.timeoutMs == 0 ? nil : .milliseconds(message.timeoutMs),
             extra: try CallExtra(message.extra, configuration),

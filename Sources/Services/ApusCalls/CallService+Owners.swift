@@ -158,7 +158,15 @@ extension CallService {
         for party in order.called { try await checkRight(of: sender.party, toCall: party) }
         if order.again, let view = try await placed(id, by: sender, deadline) { return view }
         var lists: [[CallCallee]] = []
-        for party in order.called { lists.append(try await callees(of: party, deadline)) }
+        for party in order.called {
+            let isOfGuest = try await isGuest(sender.party, of: party)
+            lists.append(
+                try await callees(of: party, deadline).map { callee in
+                    var callee = callee
+                    callee.guest = isOfGuest
+                    return callee
+                })
+        }
         var callees = Self.inTurn(lists, countMax: configuration.legsMax)
         let machine = await machines.machine(of: order.called)
         if let machine, !callees.contains(where: { $0.party == machine.party }) {
@@ -179,6 +187,12 @@ extension CallService {
         var call = EntityCall()
         call.identity = order.endpoint
         return try await ref(id).ask(place, timeout: try deadline.timeLeft(), call: call)
+    }
+
+    /// True for a device that calls another account than its own.
+    private func isGuest(_ caller: CallParty, of called: CallParty) async throws(ApusError) -> Bool {
+        guard caller.kind == .device, called.kind == .account else { return false }
+        return try await records.sessions.record(of: DeviceID(unchecked: caller.id))?.account?.rawValue != called.id
     }
 
     /// - Throws: −2501, 8003, 12004, 20011.

@@ -35,11 +35,16 @@ package struct CallTarget: Sendable, Hashable {
     package var hasPush: Bool
     /// It stands for a party that has no client, and can only be answered by its machine.
     package var isAbsent: Bool
+    /// Its party is an account, and the caller a device of another one.
+    package var isOfGuest: Bool
     /// The endpoint of such a leg.
     static let absentEndpoint = "absent"
 
-    package init(_ party: CallParty, _ endpoint: AccessID, hasPush: Bool = false, isAbsent: Bool = false) {
+    package init(
+        _ party: CallParty, _ endpoint: AccessID, hasPush: Bool = false, isAbsent: Bool = false, isOfGuest: Bool = false
+    ) {
         (self.party, self.endpoint, self.hasPush, self.isAbsent) = (party, endpoint, hasPush, isAbsent)
+        self.isOfGuest = isOfGuest
     }
 }
 

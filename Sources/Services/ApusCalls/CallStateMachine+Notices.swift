@@ -74,6 +74,7 @@ extension CallStateMachine {
                 state.claims[index].party,
                 .with {
                     ($0.call, $0.isCaller, $0.untilMs) = (state.id, index == 0, until)
+                    ($0.guest, $0.answered) = (state.claims[index].guest, isAnswered)
                     if state.claims.count == 2 { $0.peer = state.claims[1 - index].party }
                 }))
     }

@@ -153,7 +153,9 @@ package struct CallStateMachine: Sendable {
 
     private mutating func add(_ target: CallTarget) {
         let known = state.claims.dropFirst().firstIndex { $0.party == target.party }
-        if known == nil { state.claims.append(.with { $0.party = target.party }) }
+        if known == nil {
+            state.claims.append(.with { ($0.party, $0.guest) = (target.party, target.isOfGuest) })
+        }
         state.legs.append(
             .with {
                 $0.claim = UInt32(known ?? state.claims.endIndex - 1)
@@ -247,6 +249,9 @@ package struct CallStateMachine: Sendable {
         want(.reserveChannels, at: now, &actions)
         notify(0, .accepted, at: now, &actions)
         notify(leg, .accepted, at: now, &actions)
+        // From now on no other call takes the party over.
+        let index = Int(state.legs[leg].claim)
+        if state.claims[index].guest { claim(index, at: now, &actions) }
     }
 
     private mutating func rejected(_ leg: Int, at now: Int64, _ actions: inout [CallAction]) {

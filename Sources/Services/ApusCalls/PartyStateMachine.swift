@@ -15,6 +15,10 @@ import SwiftProtobuf
 /// and a message ends when the party that it is for calls back. A call with further parties goes on with those, and the
 /// two parties are busy for each other.
 ///
+/// **Devices of others.** An account may be called by a device of another account that is shared with it. Until such a
+/// call is answered, a call of a device of the account's own takes the party over, so that it never finds the line busy
+/// with somebody else's ringing. The other call is refused: its caller receives −2511.
+///
 /// **Repetitions.** A claim that is repeated is a renewal. A claim that arrives after its call has released the party
 /// is refused.
 ///
@@ -58,13 +62,14 @@ package struct PartyStateMachine: Sendable {
         let holder = state.claim
         let isCrossing = crosses(claim, holder)
         let isGlare = isCrossing && claim.call < holder.call
-        guard holder.call.isEmpty || holder.call == claim.call || isGlare else {
+        let isPreferred = holder.call != claim.call && isPreferred(claim, to: holder)
+        guard holder.call.isEmpty || holder.call == claim.call || isGlare || isPreferred else {
             return isCrossing ? .crossed : .refused
         }
         state.claim = claim
         let until = CallStateMachine.time(now, plus: configuration.claimTime)
         state.claim.untilMs = min(until, max(claim.untilMs, holder.call == claim.call ? holder.untilMs : now))
-        return isGlare ? .grantedInsteadOf(CallID(unchecked: holder.call)) : .granted
+        return isGlare || isPreferred ? .grantedInsteadOf(CallID(unchecked: holder.call)) : .granted
     }
 
     /// The call has ended for the party. Has no effect on the claim of another call.
@@ -86,6 +91,11 @@ package struct PartyStateMachine: Sendable {
     package func recentCalls(at now: Int64) -> [CallID] {
         let isRecent = now < CallStateMachine.time(state.releasedMs, plus: configuration.endedTimeMax)
         return [state.claim.call, isRecent ? state.released : ""].filter { !$0.isEmpty }.map { CallID(unchecked: $0) }
+    }
+
+    /// True for a call of a device of the account's own, while one of another account's rings.
+    private func isPreferred(_ claim: CallPartyClaim, to holder: CallPartyClaim) -> Bool {
+        holder.guest && !holder.answered && !claim.guest && !claim.isCaller
     }
 
     /// True for a call of this party's peer that crosses this party's own call to the same peer.

@@ -2,7 +2,7 @@
 package struct CommandConfiguration: Sendable, Hashable {
     /// Commands of one device that have not ended; one more is refused with 10007. Key `commands.open_max`.
     package var openMax = 64
-    /// Their bytes together, with 288 for each command beside its content and names; 10007 beyond. Key
+    /// Their bytes together, with 320 for each command beside its content and names; 10007 beyond. Key
     /// `commands.open_bytes_max`.
     package var openByteCountMax = 144 << 10
     /// Reads of one device's own values that have not ended; one more is refused with 10007. Who may only view a device

@@ -243,7 +243,11 @@ enum CommandQueue: CaseIterable, Sendable {
         }
         if effects.needsRights {
             let isLive = scope.address.kind == .liveCommands
-            try scope.tell(part.node, CommandCheck.with { ($0.device, $0.live) = (scope.address.key, isLive) })
+            try scope.tell(
+                part.node,
+                CommandCheck.with {
+                    ($0.device, $0.live, $0.senders) = (scope.address.key, isLive, queue.senders)
+                })
         }
         // A reminder that comes too early sets the next one, so most commands cost none.
         if let next = queue.nextMs(part.configuration),

@@ -3,8 +3,8 @@ package import ApusCore
 import ApusSessions
 import SwiftProtobuf
 
-// Senders that may have lost their right to a device (IV-B10): the node reads who may use it, and sends that to the
-// queues (docs/sharing.md).
+// Senders that may have lost their right to a device (IV-B10), or their token (IV-A6): the node reads who may use the
+// device, and sends that to the queues (docs/sharing.md, docs/authority.md).
 
 extension CommandService {
     private static let rightsTimeout = Duration.seconds(1)
@@ -35,8 +35,16 @@ extension CommandService {
 
     /// A queue that is not answered asks again.
     private func answer(_ check: CommandCheck) async {
-        guard let device = DeviceID(rawValue: check.device), let rights = try? await self.rights(to: device) else {
+        guard let device = DeviceID(rawValue: check.device), var rights = try? await self.rights(to: device) else {
             return
+        }
+        for sender in check.senders {
+            do throws(ApusError) {
+                try sessions.check(Authority(sender))
+                rights.valid.append(sender)
+            } catch {
+                rights.ended.append(.with { ($0.sender, $0.code) = (sender, error.code.number) })
+            }
         }
         _ = try? await ref(check.live ? .live : .kept, device).ask(rights, timeout: Self.rightsTimeout)
     }
@@ -65,5 +73,23 @@ extension CommandService {
             guard let sender = AccountID(rawValue: entry.account) else { return true }
             return record?.right(of: sender) != nil
         }
+    }
+}
+
+extension Authority {
+    init(_ sender: CommandSender) {
+        let token = sender.token
+        self.init(
+            account: AccountID(unchecked: sender.account), identities: [sender.access],
+            token: TokenMark(tag: token.tag, issuedAt: token.issuedS, expires: token.expiresS),
+            isRestricted: token.restricted)
+    }
+}
+
+extension CommandToken {
+    init(_ session: Session) {
+        self.init()
+        (tag, issuedS, expiresS) = (session.token.tag, session.token.issuedAt, session.token.expires)
+        restricted = session.allowedDevices != nil
     }
 }

@@ -62,6 +62,11 @@ extension CommandService {
         if let action = content.action { try Self.check(action, ttl: ttl, call.session) }
         var request = Self.request(content, id: id, to: device, until: until, call)
         (request.submit.noAnswer, request.submit.ttlMs) = (noAnswer, Int64((ttl ?? .zero).milliseconds))
+        if ttl != nil, call.session.allowedDevices != nil {
+            // Temporary access: the command is not kept for longer than the token is valid.
+            let left = (call.session.token.expires - view.clock.wallSeconds()) * 1000
+            request.submit.ttlMs = max(1, min(request.submit.ttlMs, left))
+        }
         guard let entry = try await sendToOwner(request, call.session.account) else {
             return try await accept(request, call.session.account)
         }
@@ -85,6 +90,7 @@ extension CommandService {
         let submit = CommandSubmit.with {
             ($0.id, $0.path, $0.content) = (id, content.path, content.bytes)
             ($0.sender, $0.account) = (call.session.access.rawValue, call.session.account.rawValue)
+            $0.token = CommandToken(call.session)
             if content.action == ClientCheckLocalAccessRequest.action {
                 $0.origin = .with {
                     ($0.user, $0.expiresS) = (RelayUser(call.session).text, call.session.token.expires)
@@ -113,7 +119,11 @@ extension CommandService {
     private func accept(
         _ request: CommandRequest, _ account: AccountID, for time: Duration? = nil
     ) async throws(ApusError) -> CommandEntry {
-        let presence = try await sessions.inspect(request.device, for: account, control: true).get()
+        let access = try await sessions.access(to: request.device, for: account, control: true).get()
+        var request = request
+        request.submit.content = CommandContent.content(
+            request.submit.content, of: request.submit.path, since: access.dataSince)
+        let presence = access.presence
         if let action = CommandContent.action(of: request.submit.path) {
             try await products.checkAction(
                 action, json: ArraySlice(request.submit.content), of: request.device, timeout: try request.timeLeft())

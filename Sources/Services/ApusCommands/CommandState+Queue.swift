@@ -32,7 +32,7 @@ extension CommandState {
     /// Requests that wait for one command. A client that repeats its request at another node adds one.
     package static let waitersMax = 2
     /// What a command counts beside its content, names and texts: numbers, and the names of the nodes that wait.
-    package static let entryByteCount = 288
+    package static let entryByteCount = 320
     package static let resendAfterMax: Int64 = 60_000
 
     /// What a change causes.
@@ -79,6 +79,7 @@ extension CommandState {
             if message.waiter.until > .queued { $0.waiters = [message.waiter] }
             if message.hasOrigin { $0.origin = message.origin }
             ($0.account, $0.rightMs) = (message.account, now)
+            if message.hasToken { $0.token = message.token }
         }
         guard open.count < configuration.openMax,
             open.reduce(new.byteCount, { $0 + $1.byteCount }) <= configuration.openByteCountMax,

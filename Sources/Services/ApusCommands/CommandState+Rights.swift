@@ -1,4 +1,5 @@
 import ApusCore
+import SwiftProtobuf
 
 /// Senders that may have lost their right to the device since their commands were accepted (IV-B10).
 ///
@@ -8,9 +9,12 @@ import ApusCore
 /// record of the device and answers with ``CommandRights``. If the answer is lost, the queue asks again. The node of a
 /// client that changes who may use the device sends the same message, so that commands end at once.
 ///
-/// **What a lost right ends.** Commands that were not sent have failed with 8003, and are never carried out. Those that
-/// were sent may have been carried out, and an answer that comes late replaces the failure. One that the device has
-/// acknowledged goes on, unless it would have to be sent again.
+/// The check is also one of the sender's token (docs/authority.md): ``CommandCheck`` names the senders, and the answer
+/// says whose tokens are valid. A message that does not say that ends commands, and lets none be sent.
+///
+/// **What a lost right ends.** Commands that were not sent have failed with 8003, 12001 or 12002, and are never carried
+/// out. Those that were sent may have been carried out, and an answer that comes late replaces the failure. One that
+/// the device has acknowledged goes on, unless it would have to be sent again.
 extension CommandState {
     /// The accounts that may use the device now.
     package mutating func apply(
@@ -25,14 +29,16 @@ extension CommandState {
                 index += 1
                 continue
             }
-            guard entry.isAllowed(by: rights) else {
+            if let failure = entry.lostRight(by: rights) {
                 if entry.status == .acknowledged, entry.checkMs == 0 {
                     index += 1
                 } else {
-                    _ = end(
-                        index, .failed, ApusError(.illegalRelation, Self.lostRight), at: now, &effects,
-                        isAssumed: entry.status != .queued)
+                    _ = end(index, .failed, failure, at: now, &effects, isAssumed: entry.status != .queued)
                 }
+                continue
+            }
+            guard entry.isTokenChecked(by: rights) else {
+                index += 1
                 continue
             }
             // Nothing changes for a command that does not wait for this.
@@ -45,7 +51,14 @@ extension CommandState {
         advance(configuration, at: now, &effects)
     }
 
-    private static let lostRight = "the sender has lost its right to the device"
+    /// The senders of the commands that have not ended, each once: one check is for all of them.
+    package var senders: [CommandSender] {
+        var found: [CommandSender] = []
+        for entry in open where entry.hasToken && !found.contains(entry.from) {
+            found.append(entry.from)
+        }
+        return found
+    }
 
     /// Sends to all connections what waited for the check of a right.
     private mutating func repeatNow(_ index: Int, at now: Int64, _ effects: inout Effects) {
@@ -81,8 +94,24 @@ extension CommandState {
 
 extension CommandEntry {
     /// A node of an earlier release accepted it without an account: it is not checked.
-    fileprivate func isAllowed(by rights: CommandRights) -> Bool {
+    private func isAllowed(by rights: CommandRights) -> Bool {
         account.isEmpty || rights.controlling.contains(account) || (isRead && rights.viewing.contains(account))
+    }
+
+    /// Why it must not be carried out; nil if these rights do not end it.
+    fileprivate func lostRight(by rights: CommandRights) -> ApusError? {
+        guard isAllowed(by: rights) else {
+            return ApusError(.illegalRelation, "the sender has lost its right to the device")
+        }
+        guard hasToken, let ended = rights.ended.first(where: { $0.sender == from }) else { return nil }
+        return ApusError(ErrorCode(number: ended.code), "the sender's token was revoked, or has expired")
+    }
+
+    /// A node of an earlier release accepted it without a token: that is not checked.
+    fileprivate func isTokenChecked(by rights: CommandRights) -> Bool { !hasToken || rights.valid.contains(from) }
+
+    var from: CommandSender {
+        .with { ($0.account, $0.access, $0.token) = (account, sender, token) }
     }
 
     /// The check of its sender's right was too long ago, or the clock was set back since.

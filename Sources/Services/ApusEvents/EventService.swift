@@ -158,7 +158,9 @@ package final class EventService: Service, Sendable {
         for account in [owner] + accounts.filter({ $0 != owner }) where accounts.contains(account) {
             let topic = ClientTopic(kind: Self.topicKind, key: account.rawValue)
             guard topic.description.utf8.count <= ClientTopic.byteCountMax else { continue }
-            try await topics.publish(event, to: topic, request: request)
+            // A device of another account must not make the account lose what its own devices have reported.
+            let sender = TopicSender(event.device, isForeign: account != owner)
+            try await topics.publish(event, to: topic, sender: sender, request: request)
         }
         reported.increment()
         try await enqueue(
@@ -243,10 +245,11 @@ extension EventService: RelationObserver {
         let (name, other, json): (String, AccountID?, String) =
             switch change {
             case .bind(let account): ("bound", account, "")
-            case .unbind: ("unbound", nil, "")
-            case .transfer(let account): ("transferred", account, "")
-            case .share(let share):
-                ("shared", share.account, #"{"account":"\#(share.account)","control":\#(share.control)}"#)
+            case .handOver(to: let account, _): (account == nil ? "unbound" : "transferred", account, "")
+            case .share(let share), .invite(let share):
+                (Self.isInvited(share.account, by: change, before) ? "invited" : "shared", share.account, share.json)
+            case .accept(let account):
+                ("shared", account, before?.invitations.first { $0.account == account }?.json ?? "")
             case .unshare(let account): ("unshared", account, #"{"account":"\#(account)"}"#)
             case .assign: ("", nil, "")
             case .disable(let isDisabled): (isDisabled ? "disabled" : "enabled", nil, "")
@@ -254,10 +257,10 @@ extension EventService: RelationObserver {
         guard !name.isEmpty, let owner = before?.account ?? other else { return }
         var accounts = [owner] + [other].compactMap(\.self).filter { $0 != owner }
         switch change {
-        case .unbind, .disable: accounts += before?.shares.map(\.account) ?? []
-        case .bind, .transfer, .share, .unshare, .assign: break
+        case .handOver, .disable: accounts += (before?.shares.map(\.account) ?? []).filter { $0 != other }
+        case .bind, .share, .invite, .accept, .unshare, .assign: break
         }
-        if case .transfer = change { accounts += (before?.shares.map(\.account) ?? []).filter { $0 != other } }
+        if let other, !mayHear(other, change, by: owner, before) { accounts.removeAll { $0 == other } }
         do throws(ApusError) {
             let event = try ClientAccountEvent(.share, name: name, json: json, device: device, at: now)
             try await publish(
@@ -267,6 +270,32 @@ extension EventService: RelationObserver {
                 .warning, "Accounts were not notified of a change of rights", metadata: Logger.facts(of: error))
         }
     }
+}
+
+extension EventService {
+    /// Whether the other account is notified too. An account that was invited, and did not accept, hears of the
+    /// invitation, and not of its end; and of as many by one account as a device may report events.
+    private func mayHear(
+        _ other: AccountID, _ change: DeviceRelationChange, by owner: AccountID, _ before: DeviceRecord?
+    ) -> Bool {
+        if Self.isInvited(other, by: change, before) {
+            return reports.withLock { $0.take("invitations/\(owner)", at: .now()) }
+        }
+        if case .unshare = change { return before?.shares.contains { $0.account == other } ?? false }
+        return true
+    }
+
+    /// The account has to accept first.
+    private static func isInvited(
+        _ account: AccountID, by change: DeviceRelationChange, _ before: DeviceRecord?
+    ) -> Bool {
+        guard case .invite = change else { return false }
+        return !(before?.shares.contains { $0.account == account } ?? false)
+    }
+}
+
+extension DeviceShare {
+    fileprivate var json: String { #"{"account":"\#(account)","control":\#(control)}"# }
 }
 
 extension EventService: ThingObserver {

@@ -123,6 +123,7 @@ package actor IdentityActor {
         return SessionInspected.with {
             $0.online = machine.presence.online.rawValue
             $0.time = machine.presence.time
+            $0.dataSinceMs = record.dataSince
         }
     }
 
@@ -333,7 +334,7 @@ extension DeviceRelationChange {
     /// For the log.
     fileprivate var report: Logger.Message {
         switch self {
-        case .bind, .unbind, .transfer, .share, .unshare, .assign: "The accounts of a device were changed"
+        case .bind, .handOver, .share, .invite, .accept, .unshare, .assign: "The accounts of a device were changed"
         case .disable(true): "A device was disabled"
         case .disable(false): "A device was enabled"
         }

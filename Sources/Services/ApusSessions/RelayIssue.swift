@@ -70,23 +70,3 @@ extension SessionService {
         return grant
     }
 }
-
-// Local access to devices (IV-D14, docs/local-access.md).
-extension SessionService {
-    /// Checks that a client may still control a device.
-    ///
-    /// - Throws: 12002 if its token has expired, 12001 if it was revoked, 8003 if its account has no right to the
-    ///   device, 20011 if the device is disabled, 12004 if the account may not control it, 10021 if the records cannot
-    ///   be read.
-    package func check(_ user: RelayUser, controls device: DeviceID) async throws(ApusError) {
-        guard !user.token.hasEnded(at: wallSeconds()) else { throw ApusError(.tokenExpired) }
-        let ids = [user.access, user.identity]
-        guard !revocations.list.revokes(user.token, account: user.account, identities: ids) else {
-            throw ApusError(.tokenInvalid, "the token was revoked")
-        }
-        guard let record = try await revocations.records.record(of: device), let right = record.right(of: user.account)
-        else { throw ApusError(.illegalRelation) }
-        try record.checkEnabled()
-        guard right != .view else { throw ApusError(.notAllowed, "the account may not control the device") }
-    }
-}

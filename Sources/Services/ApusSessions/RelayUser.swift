@@ -34,6 +34,11 @@ package struct RelayUser: Sendable, Equatable {
         token = TokenMark(tag: tag, issuedAt: issuedAt, expires: expires)
     }
 
+    /// What it has asked for, such as an allocation or access to a device in its network.
+    package var authority: Authority {
+        Authority(account: account, identities: [access, identity], token: token)
+    }
+
     /// The form in a relay's user name.
     package var text: String {
         "\(account)/\(identity);access=\(access);token=\(String(token.issuedAt, radix: 16))."

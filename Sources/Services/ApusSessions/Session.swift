@@ -87,6 +87,15 @@ package struct Presence: Sendable, Hashable {
     }
 }
 
+/// What the owner of a device has answered to an account that may use it.
+package struct DeviceAccess: Sendable, Hashable {
+    package var presence: Presence
+    /// As ``DeviceRecord/dataSince``; 0 also if the owner is of an earlier release.
+    package var dataSince: UInt64
+
+    package init(presence: Presence, dataSince: UInt64) { (self.presence, self.dataSince) = (presence, dataSince) }
+}
+
 /// The socket of a session at an edge; the port that edges implement (D6).
 ///
 /// Isolation: callable from anywhere; implementations hop to their event loop.

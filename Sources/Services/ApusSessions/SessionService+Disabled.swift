@@ -28,17 +28,22 @@ package struct DisabledDevices: Sendable {
 extension SessionService {
     /// Checks a device's session that its owner has not registered.
     ///
+    /// - Returns: the device's record.
     /// - Throws: 12001 if its token was issued before the device was unbound or transferred, 8023 if the device is
     ///   bound to another account, 20011 if it is disabled, 10021 if the records cannot be read.
-    package func checkDevice(_ session: Session) async throws(ApusError) {
-        guard let device = session.device else { return }
+    @discardableResult
+    package func checkDevice(_ session: Session) async throws(ApusError) -> DeviceRecord? {
+        guard let device = session.device else { return nil }
         let record = try await revocations.records.record(of: device)
         guard session.token.issuedAt >= record?.tokensAfter ?? 0 else {
             throw ApusError(.tokenInvalid, "the device was unbound or transferred after its token was issued")
         }
         // Who has a token of another account does not learn more.
         guard record?.account ?? session.account == session.account else { throw ApusError(.boundToOtherUser) }
-        guard let record, record.isDisabled else { return state.withLock { $0.disabled.remove(device) } }
+        guard let record, record.isDisabled else {
+            state.withLock { $0.disabled.remove(device) }
+            return record
+        }
         state.withLock { $0.disabled.insert(device) }
         throw ApusError(.deviceDisabled)
     }

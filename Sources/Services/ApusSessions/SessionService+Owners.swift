@@ -135,19 +135,20 @@ extension SessionService {
 
     /// Subscribes the session to the presence of the device.
     func subscribe(to device: DeviceID, for session: Session) async -> Result<Presence, ApusError> {
-        await ask(
-            device,
-            SessionInspect.with {
-                $0.account = session.account.rawValue
-                $0.subscribe = true
-                $0.place = place(of: session.id).message
-            })
+        let message = SessionInspect.with {
+            $0.account = session.account.rawValue
+            $0.subscribe = true
+            $0.place = place(of: session.id).message
+        }
+        return await ask(device, message).map(\.presence)
     }
 
-    func ask(_ device: DeviceID, _ message: SessionInspect) async -> Result<Presence, ApusError> {
+    func ask(_ device: DeviceID, _ message: SessionInspect) async -> Result<DeviceAccess, ApusError> {
         do throws(ApusError) {
             let answer = try await ask(.device, device.rawValue, message)
-            return .success(Presence(online: Presence.Online(rawValue: answer.online) ?? .offline, time: answer.time))
+            let online = Presence.Online(rawValue: answer.online) ?? .offline
+            return .success(
+                DeviceAccess(presence: Presence(online: online, time: answer.time), dataSince: answer.dataSinceMs))
         } catch {
             return .failure(error)
         }

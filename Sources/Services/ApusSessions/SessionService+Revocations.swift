@@ -1,17 +1,10 @@
-package import ApusCore
+import ApusCore
 import CoreMetrics
 import Logging
 import Synchronization
 
 // Ends what an operator revoked: open sessions with their streams, and allocations of this node's relay (IV-A6).
 extension SessionService {
-    /// True if a token of this client was revoked, for what it has left behind, such as a registration.
-    ///
-    /// - Parameter identities: the client's access id, and its device id if it is a device.
-    package func isRevoked(_ token: TokenMark, account: AccountID, identities: [String]) -> Bool {
-        revocations.list.revokes(token, account: account, identities: identities)
-    }
-
     func watchRevocations() async {
         _ = await endRevoked()
         await revocations.watch(
@@ -41,8 +34,8 @@ extension SessionService {
         perform(ends)
         guard let relayIssuer else { return true }
         return relayIssuer.endRevoked { user, expires in
-            guard let user = RelayUser(user, expires: expires) else { return false }
-            return list.revokes(user.token, account: user.account, identities: [user.access, user.identity])
+            guard let user = RelayUser(user, expires: expires)?.authority else { return false }
+            return list.revokes(user.token, account: user.account, identities: user.identities)
         }
     }
 }

@@ -234,6 +234,13 @@ package final class SessionService: Service, Sendable {
     package func inspect(
         _ device: DeviceID, for account: AccountID, control: Bool
     ) async -> Result<Presence, ApusError> {
+        await access(to: device, for: account, control: control).map(\.presence)
+    }
+
+    /// The same, with what the account may know of the device's data. The session uses the device already.
+    package func access(
+        to device: DeviceID, for account: AccountID, control: Bool
+    ) async -> Result<DeviceAccess, ApusError> {
         await ask(
             device,
             SessionInspect.with {

@@ -46,12 +46,20 @@ extension ThingListPending: EntityMessage {
     static var interleaves: Bool { true }
 }
 
+extension ThingWithdraw: EntityMessage {
+    typealias Reply = ThingWithdrawn
+    static var method: UInt16 { 0x0127 }
+    static var isIdempotent: Bool { true }
+}
+
 /// The kind of entity; the key is the device's id.
 enum ThingEntity {
     static let definition: EntityDefinition<ThingState> = {
         var definition = EntityDefinition<ThingState>(.thing, name: "thing", durability: .recorded)
         definition.onReading(ThingRead.self) { model, message, scope throws(ApusError) in
             let path = try ThingPath(message.path)
+            var model = model
+            try model.enter(message.dataSinceMs)
             var reply = try model.read(
                 path,
                 online: .with {
@@ -61,38 +69,52 @@ enum ThingEntity {
             reply.isFresh = model.isFresh(path, maxAgeMs: Int64(message.maxAgeMs), at: scope.wallMilliseconds)
             return reply
         }
-        definition.onReading(ThingListPending.self) { model, _, _ throws(ApusError) in
-            .with {
+        definition.onReading(ThingListPending.self) { model, message, _ throws(ApusError) in
+            var entered = model
+            try entered.enter(message.dataSinceMs)
+            let model = entered
+            return .with {
                 $0.settings = model.pending.map { leaf in
                     .with { ($0.path, $0.json, $0.version) = (leaf.valuePath, leaf.value, leaf.version) }
                 }
+                $0.writers = model.pending.map { leaf in .with { $0.writers = ThingState.writers(of: leaf) } }
                 $0.version = model.version
             }
         }
         definition.on(ThingWrite.self) { model, message, scope throws(ApusError) in
             let path = try ThingPath(message.path)
+            try model.enter(message.dataSinceMs)
             if message.hasCheckedProduct, let other = model.refusal(of: path, checked: message.checkedProduct) {
                 return refuse(other, &scope)
             }
             return try model.write(
-                path, message.json, ifVersion: message.ifVersion, time: scope.wallMilliseconds / 1000
-            ).at(scope.wallMilliseconds)
+                path, message.json, ifVersion: message.ifVersion, by: message.hasWriter ? message.writer : nil,
+                time: scope.wallMilliseconds / 1000
+            ).of(model, at: scope.wallMilliseconds)
+        }
+        definition.on(ThingWithdraw.self) { model, message, scope throws(ApusError) in
+            try model.enter(message.dataSinceMs)
+            let changes = model.withdraw(message.settings, time: scope.wallMilliseconds / 1000)
+            return .with { $0.changes = changes.map { $0.of(model, at: scope.wallMilliseconds) } }
         }
         definition.on(ThingReport.self) { model, message, scope throws(ApusError) in
             let path = try ThingPath(message.path)
+            try model.enter(message.dataSinceMs)
             if message.hasCheckedProduct, let other = model.refusal(of: path, checked: message.checkedProduct) {
                 return refuse(other, &scope)
             }
             return try model.report(
                 path, message.json, received: message.receivedVersion, time: scope.wallMilliseconds / 1000
-            ).at(scope.wallMilliseconds)
+            ).of(model, at: scope.wallMilliseconds)
         }
         definition.on(ThingAddUser.self) { model, message, scope throws(ApusError) in
-            try model.addUser(message.name, message.json, time: scope.wallMilliseconds / 1000)
-                .at(scope.wallMilliseconds)
+            try model.enter(message.dataSinceMs)
+            return try model.addUser(message.name, message.json, time: scope.wallMilliseconds / 1000)
+                .of(model, at: scope.wallMilliseconds)
         }
         definition.on(ThingDeleteUser.self) { model, message, scope throws(ApusError) in
-            try model.deleteUser(message.name).at(scope.wallMilliseconds)
+            try model.enter(message.dataSinceMs)
+            return try model.deleteUser(message.name).of(model, at: scope.wallMilliseconds)
         }
         return definition
     }()
@@ -105,9 +127,10 @@ enum ThingEntity {
 }
 
 extension ThingChanged {
-    fileprivate func at(_ wallMilliseconds: Int64) -> Self {
+    /// With the time of the change, and the one since which the model's data is that of its account.
+    fileprivate func of(_ model: ThingState, at wallMilliseconds: Int64) -> Self {
         var changed = self
-        changed.changedMs = wallMilliseconds
+        (changed.changedMs, changed.dataSinceMs) = (wallMilliseconds, model.dataSinceMs)
         return changed
     }
 }

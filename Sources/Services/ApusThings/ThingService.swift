@@ -6,6 +6,7 @@ package import ApusSessions
 package import ApusStorage
 import ApusWire
 import SwiftProtobuf
+import Synchronization
 
 /// What learns of changes of models.
 ///
@@ -58,6 +59,7 @@ package struct ThingService: Sendable {
     private let products: ProductService
     private let reader: any DeviceReader
     private let observer: (any ThingObserver)?
+    private let bindings = DeviceBindings()
 
     package init(
         sessions: SessionService, topics: TopicService, products: ProductService, reader: any DeviceReader,
@@ -80,10 +82,10 @@ package struct ThingService: Sendable {
             PublishedTopics(
                 Self.topicKind, "The changes of a device's thing model; the key is the device's id.",
                 events: [ClientEventKind(ClientPropertyChanged.self)],
-                retention: TopicRetention(eventsMax: Self.eventsMax, byteCountMax: Self.eventByteCountMax), on: topics
-            ) { key, session throws(ApusError) in
-                _ = try await presence(of: try DeviceID(checking: key, "the device's id"), for: session)
-            })
+                retention: TopicRetention(eventsMax: Self.eventsMax, byteCountMax: Self.eventByteCountMax),
+                generation: { key, session throws(ApusError) -> UInt64 in
+                    try await access(to: try DeviceID(checking: key, "the device's id"), for: session).dataSince
+                }, on: topics))
     }
 
     /// The values of states that are texts, such as that of `ProReadonly._firmware`, also while the device is offline.
@@ -111,10 +113,15 @@ package struct ThingService: Sendable {
         api.on(ClientReadPropertyRequest.self) { request, call throws(ApusError) in
             let path = try ThingPath(request.path)
             let device = try Self.device(request.device, call.session)
-            let presence = try await presence(of: device, for: call.session)
+            let access = try await access(to: device, for: call.session)
+            let presence = access.presence
             let read = ThingRead.with {
                 ($0.path, $0.online, $0.onlineTime) = (request.path, presence.online.rawValue, presence.time)
-                $0.maxAgeMs = request.maxAgeMs
+                ($0.maxAgeMs, $0.dataSinceMs) = (request.maxAgeMs, access.dataSince)
+            }
+            if call.session.device != nil, path.root ?? .writable == .writable {
+                // A device that starts takes the values of its settings from its model, also those that are pending.
+                _ = try await pending(of: device, access.dataSince, timeout: try call.timeLeft())
             }
             let reply = try await products.thing(device).ask(read, timeout: try call.timeLeft())
             var found = ClientProperty.with {
@@ -131,9 +138,10 @@ package struct ThingService: Sendable {
         }
         api.on(ClientListPendingPropertiesRequest.self) { _, call throws(ApusError) in
             let device = try Self.device("", call.session)
-            let reply = try await products.thing(device).ask(ThingListPending(), timeout: try call.timeLeft())
+            let since = try await access(to: device, for: call.session).dataSince
+            let reply = try await pending(of: device, since, timeout: try call.timeLeft())
             return .with {
-                $0.version = reply.version
+                ($0.version, $0.dataSinceMs) = (reply.version, since)
                 $0.properties = reply.settings.map { setting in
                     .with {
                         ($0.path, $0.json, $0.version) = (setting.path, setting.json, setting.version)
@@ -168,33 +176,38 @@ package struct ThingService: Sendable {
         let most = Self.requestByteCountMax
         api.on(ClientWritePropertyRequest.self, byteCountMax: most, orderKey: { $0.device }) {
             request, call throws(ApusError) in
-            let write = ThingWrite.with {
+            var write = ThingWrite.with {
                 ($0.path, $0.json, $0.ifVersion) = (request.path, request.json, request.ifVersion)
+                $0.writer = ThingWriter(call.session)
             }
-            return try await change(request.device, call) { device throws(ApusError) in
-                try await send(checked: write, to: device, call)
+            return try await change(request.device, call) { device, since throws(ApusError) in
+                write.dataSinceMs = since
+                return try await send(checked: write, to: device, call)
             }
         }
         api.on(ClientAddUserPropertyRequest.self, byteCountMax: most, orderKey: { $0.device }) {
             request, call throws(ApusError) in
-            let add = ThingAddUser.with { ($0.name, $0.json) = (request.name, request.json) }
-            return try await change(request.device, call) { device throws(ApusError) in
-                try await send(add, to: device, call)
+            try await change(request.device, call) { device, since throws(ApusError) in
+                let add = ThingAddUser.with {
+                    ($0.name, $0.json, $0.dataSinceMs) = (request.name, request.json, since)
+                }
+                return try await send(add, to: device, call)
             }
         }
         api.on(ClientDeleteUserPropertyRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
-            let delete = ThingDeleteUser.with { $0.name = request.name }
-            return try await change(request.device, call) { device throws(ApusError) in
-                try await send(delete, to: device, call)
+            try await change(request.device, call) { device, since throws(ApusError) in
+                let delete = ThingDeleteUser.with { ($0.name, $0.dataSinceMs) = (request.name, since) }
+                return try await send(delete, to: device, call)
             }
         }
         api.on(ClientReportPropertyRequest.self, byteCountMax: most, orderKey: { _ in "things.report" }) {
             request, call throws(ApusError) in
-            let report = ThingReport.with {
+            var report = ThingReport.with {
                 ($0.path, $0.json, $0.receivedVersion) = (request.path, request.json, request.receivedVersion)
             }
-            return try await change("", call) { device throws(ApusError) in
-                try await send(checked: report, to: device, call)
+            return try await change("", call) { device, since throws(ApusError) in
+                report.dataSinceMs = since
+                return try await send(checked: report, to: device, call)
             }
         }
     }
@@ -202,20 +215,12 @@ package struct ThingService: Sendable {
     /// Changes the model and publishes the change. A client that repeats the request repeats the event, with the same
     /// versions.
     private func change(
-        _ text: String, _ call: ClientCall, _ send: (DeviceID) async throws(ApusError) -> ThingChanged
+        _ text: String, _ call: ClientCall, _ send: (DeviceID, _ since: UInt64) async throws(ApusError) -> ThingChanged
     ) async throws(ApusError) -> ClientWritePropertyResponse {
         let device = try Self.device(text, call.session)
-        if call.session.device == nil { _ = try await presence(of: device, for: call.session, control: true) }
-        let changed = try await send(device)
+        let changed = try await send(device, try await access(to: device, for: call.session, control: true).dataSince)
         if changed.version > changed.previousVersion {
-            let event = ClientPropertyChanged.with {
-                ($0.device, $0.path, $0.json) = (device.rawValue, changed.path, changed.json)
-                ($0.version, $0.previousVersion, $0.pending) = (
-                    changed.version, changed.previousVersion, changed.isPending
-                )
-            }
-            try await publish(event, of: device, call)
-            await observer?.changed(event, of: device, at: changed.changedMs > 0 ? changed.changedMs : nil)
+            try await publish(changed, of: device, request: call.request, timeout: try call.timeLeft())
         }
         return .with { ($0.version, $0.pending) = (changed.version, changed.isPending) }
     }
@@ -245,16 +250,68 @@ package struct ThingService: Sendable {
 
     /// A device whose id is too long for a topic has none.
     private func publish(
-        _ event: ClientPropertyChanged, of device: DeviceID, _ call: ClientCall
+        _ changed: ThingChanged, of device: DeviceID, request: RequestID?, timeout: Duration
     ) async throws(ApusError) {
+        let event = ClientPropertyChanged.with {
+            ($0.device, $0.path, $0.json) = (device.rawValue, changed.path, changed.json)
+            ($0.version, $0.previousVersion, $0.pending) = (
+                changed.version, changed.previousVersion, changed.isPending
+            )
+        }
         let topic = ClientTopic(kind: Self.topicKind, key: device.rawValue)
-        guard topic.description.utf8.count <= ClientTopic.byteCountMax else { return }
-        try await topics.publish(
-            event, to: topic, version: event.version, after: event.previousVersion, request: call.request,
-            timeout: try call.timeLeft())
+        if topic.description.utf8.count <= ClientTopic.byteCountMax {
+            try await topics.publish(
+                event, to: topic, version: event.version, after: event.previousVersion,
+                generation: changed.dataSinceMs, request: request, timeout: timeout)
+        }
+        await observer?.changed(event, of: device, at: changed.changedMs > 0 ? changed.changedMs : nil)
     }
 
     // MARK: - Who may
+
+    /// The accounts that may use the device have changed. If this fails, the data of a former account is wiped with the
+    /// next message to the model, and what others have written is withdrawn when the device asks for it.
+    package func rightsChanged(of device: DeviceID, dataSince since: UInt64) async {
+        if since > 0 {
+            let wipe = ThingWithdraw.with { $0.dataSinceMs = since }
+            _ = try? await products.thing(device).ask(wipe, timeout: Self.rightsTimeout)
+        }
+        _ = try? await pending(of: device, since, timeout: Self.rightsTimeout)
+    }
+
+    private static let rightsTimeout = Duration.seconds(1)
+
+    /// The pending settings whose writers may still control the device. The others are withdrawn first
+    /// (docs/authority.md).
+    ///
+    /// - Throws: 10021 if the records cannot be read: the device receives nothing then, and asks again.
+    private func pending(
+        of device: DeviceID, _ since: UInt64, timeout: Duration
+    ) async throws(ApusError) -> ThingListPendingReply {
+        let deadline = MonotonicTime.now() + timeout
+        let model = products.thing(device)
+        let reply = try await model.ask(ThingListPending.with { $0.dataSinceMs = since }, timeout: timeout)
+        let writers = reply.writers.map { writers in Set(writers.writers.map { Authority($0) }) }
+        let valid = try await sessions.controlling(device, writers.reduce(into: []) { $0.formUnion($1) })
+        let refused = zip(reply.settings, writers).filter { !$1.isEmpty && $1.isDisjoint(with: valid) }.map(\.0)
+        guard !refused.isEmpty else { return reply }
+        let withdraw = ThingWithdraw.with {
+            $0.settings = refused.map { setting in
+                .with { ($0.path, $0.version) = (setting.path, setting.version) }
+            }
+            $0.dataSinceMs = since
+        }
+        let changes = try await model.ask(withdraw, timeout: try deadline.timeLeft()).changes
+        for change in changes {
+            // Who misses the event sees a gap of versions, and reads the model.
+            try? await publish(change, of: device, request: nil, timeout: try deadline.timeLeft())
+        }
+        // What was written meanwhile has an event, and the device asks again.
+        var left = reply
+        left.settings.removeAll { setting in refused.contains { $0.path == setting.path } }
+        left.version = changes.last?.version ?? reply.version
+        return left
+    }
 
     /// The device that a request concerns: the one that asks, or the named one. Throws 12004, 21031.
     private static func device(_ text: String, _ session: Session) throws(ApusError) -> DeviceID {
@@ -265,15 +322,42 @@ package struct ThingService: Sendable {
         return own
     }
 
-    /// Whether the device is online. Throws 8002, 8003 and 12004 if the session may not know.
-    private func presence(
-        of device: DeviceID, for session: Session, control: Bool = false
-    ) async throws(ApusError) -> Presence {
+    /// Whether the device is online, and since when its data is that of its account. Throws 8002, 8003, 12001 and 12004
+    /// if the session may not know.
+    private func access(
+        to device: DeviceID, for session: Session, control: Bool = false
+    ) async throws(ApusError) -> DeviceAccess {
         guard let own = session.device else {
-            return try await sessions.inspect(device, for: session, subscribe: false, control: control).get()
+            try sessions.use(device, in: session)
+            return try await sessions.access(to: device, for: session.account, control: control).get()
         }
         guard own == device else { throw ApusError(.notAllowed, "a device hears of its own model only") }
-        return Presence(online: .online, time: 0)
+        let since = try await bindings.dataSince(of: session, sessions)
+        return DeviceAccess(presence: Presence(online: .online, time: 0), dataSince: since)
+    }
+}
+
+/// Since when the data of devices is that of their accounts, for sessions of devices. It does not change while a token
+/// is valid, so the records are read once for each.
+///
+/// Concurrency model: any thread. A `Mutex` guards the cache, and is never held during a read.
+private final class DeviceBindings: Sendable {
+    private static let countMax = 4096
+
+    private struct Key: Hashable {
+        let device: DeviceID?
+        let token: TokenMark
+    }
+    private let known = Mutex(RecentCache<Key, UInt64>(countMax: countMax))
+
+    /// - Throws: as ``SessionService/checkDevice(_:)``.
+    func dataSince(of session: Session, _ sessions: SessionService) async throws(ApusError) -> UInt64 {
+        let key = Key(device: session.device, token: session.token)
+        if let found = known.withLock({ $0[key] }) { return found }
+        // A device that signs in for the first time may report before its record is written.
+        guard let record = try await sessions.checkDevice(session) else { return 0 }
+        known.withLock { $0[key] = record.dataSince }
+        return record.dataSince
     }
 }
 

@@ -1,6 +1,6 @@
 public import ApusContract
 public import ApusCore
-import Foundation
+public import Foundation
 import SwiftProtobuf
 
 // The thing models of devices (IV-D1 to IV-D10, docs/things.md).
@@ -128,6 +128,13 @@ extension ClientSession {
     /// for them after each connection, and report each at its path with its version.
     public func pendingProperties() async throws(ApusError) -> [Property] {
         try await ask(ClientListPendingPropertiesRequest()).properties.map { Property($0) }
+    }
+
+    /// The time since which what this device keeps is that of its account; nil if it never had another one. Erase what
+    /// is older, such as recordings and settings: the device was handed over without its data (docs/sharing.md).
+    public func dataSince() async throws(ApusError) -> Date? {
+        let milliseconds = try await ask(ClientListPendingPropertiesRequest()).dataSinceMs
+        return milliseconds == 0 ? nil : Date(timeIntervalSince1970: Double(milliseconds) / 1000)
     }
 }
 

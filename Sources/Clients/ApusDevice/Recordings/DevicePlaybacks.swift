@@ -62,15 +62,34 @@ public final class DevicePlaybacks: Sendable {
         }
     }
 
-    /// Ends playbacks that nobody uses any more, until the task is cancelled. All of them end then, with 20002.
+    /// Ends playbacks that nobody uses any more, and erases recordings of a former account, until the task is
+    /// cancelled. All playbacks end then, with 20002.
     public func run() async {
-        while (try? await Task.sleep(for: Self.expiryInterval)) != nil {
-            let idle = state.withLock { state in
-                state.table.expire(now: .now()).compactMap { state.playbacks.removeValue(forKey: $0) }
+        await withDiscardingTaskGroup { group in
+            group.addTask { await self.eraseFormer() }
+            while (try? await Task.sleep(for: Self.expiryInterval)) != nil {
+                let idle = state.withLock { state in
+                    state.table.expire(now: .now()).compactMap { state.playbacks.removeValue(forKey: $0) }
+                }
+                for playback in idle { playback.feed.stop() }
             }
-            for playback in idle { playback.feed.stop() }
+            group.cancelAll()
         }
         endAll()
+    }
+
+    /// Erases what was recorded for a former account, at the start and after each connection.
+    private func eraseFormer() async {
+        let connections = session.newConnections()
+        await eraseOnce()
+        for await _ in connections { await eraseOnce() }
+    }
+
+    private func eraseOnce() async {
+        let since = try? await session.untilAnswered { [session] () throws(ApusError) in
+            try await session.dataSince()
+        }
+        if let since { store.erase(before: since) }
     }
 
     /// Ends all playbacks, such as for the privacy of those that the camera sees. Their players receive 20002.

@@ -59,6 +59,10 @@ public final class RecordingFolder: RecordingStore {
         try FolderReader(self, source: source, in: recording, at: time.milliseconds)
     }
 
+    public func erase(before time: Date) {
+        while let (_, file) = index.withLock(\.oldest), !file.isOpen, file.end <= time.milliseconds, removeOldest() {}
+    }
+
     func file(of source: UInt16, at time: Int64) -> RecordingIndex.File? {
         index.withLock { $0.file(of: source, at: time) }
     }

@@ -19,6 +19,14 @@ public protocol RecordingStore: Sendable {
     /// - Parameter time: lies within the recording.
     /// - Throws: 21032 if it was removed meanwhile, 10026 if it cannot be read.
     func reader(of source: UInt16, in recording: Recording, at time: Date) throws(ApusError) -> any RecordingReader
+
+    /// Erases what had ended at a time: the device was handed over then, without its data (docs/sharing.md). The
+    /// default erases nothing; the cluster lets no account see what is older in any case.
+    func erase(before time: Date)
+}
+
+extension RecordingStore {
+    public func erase(before time: Date) {}
 }
 
 /// Reads one recording in decode order. Used on one thread.

@@ -12,12 +12,13 @@ private struct ShareReport: Encodable {
     var device: String
     var account: String?
     var control: Bool?
+    var invited: Bool?
 }
 
 /// `apus share DEVICE ACCOUNT`
 struct ShareCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "share", abstract: "Let another account use a device.")
+        commandName: "share", abstract: "Invite another account to use a device, or change what it may do.")
     @OptionGroup var options: PropertyOptions
     @Argument(help: "The other account.") var account: String
     @Flag(help: "Let it also change settings and send commands. Without this it may watch and read.")
@@ -26,10 +27,15 @@ struct ShareCommand: AsyncParsableCommand {
     func run() async throws {
         let account: AccountID = try .argument(account, "the account")
         try await options.run { [output = options.output, control] session, device throws(ApusError) in
-            try await session.share(device, with: account, control: control)
+            let isInvited = try await session.share(device, with: account, control: control)
             try output.show(
-                ShareReport(device: device.rawValue, account: account.rawValue, control: control),
-                ["\(device) is shared with \(account)."])
+                ShareReport(
+                    device: device.rawValue, account: account.rawValue, control: control, invited: isInvited),
+                [
+                    isInvited
+                        ? "\(account) is invited to use \(device), and has to accept."
+                        : "\(device) is shared with \(account)."
+                ])
         }
     }
 }
@@ -63,10 +69,52 @@ struct SharesCommand: AsyncParsableCommand {
             let shares = try await session.shares(of: device)
             try output.show(
                 shares.map {
-                    ShareReport(device: device.rawValue, account: $0.account.rawValue, control: $0.control)
+                    ShareReport(
+                        device: device.rawValue, account: $0.account.rawValue, control: $0.control,
+                        invited: $0.isInvited)
                 },
                 TextTable.lines(
-                    [["ACCOUNT", "MAY"]] + shares.map { [$0.account.rawValue, $0.control ? "control" : "view"] }))
+                    [["ACCOUNT", "MAY", "INVITED"]]
+                        + shares.map {
+                            [$0.account.rawValue, $0.control ? "control" : "view", $0.isInvited ? "yes" : ""]
+                        }))
+        }
+    }
+}
+
+/// `apus accept DEVICE`
+struct AcceptCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "accept", abstract: "Accept the invitation to use a device of another account.")
+    @OptionGroup var options: PropertyOptions
+
+    func run() async throws {
+        try await options.run { [output = options.output] session, device throws(ApusError) in
+            try await session.acceptShare(of: device)
+            try output.show(ShareReport(device: device.rawValue), ["\(device) can be used."])
+        }
+    }
+}
+
+/// `apus invitations`
+struct InvitationsCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "invitations", abstract: "List the devices of other accounts that the account is invited to use.")
+    @OptionGroup var options: SessionOptions
+
+    func run() async throws {
+        try await options.run { [output = options.output] session throws(ApusError) in
+            let found = try await session.invitations()
+            try output.show(
+                found.map {
+                    ShareReport(
+                        device: $0.device.rawValue, account: $0.account.rawValue, control: $0.control, invited: true)
+                },
+                TextTable.lines(
+                    [["DEVICE", "OF", "MAY"]]
+                        + found.map {
+                            [$0.device.rawValue, $0.account.rawValue, $0.control ? "control" : "view"]
+                        }))
         }
     }
 }
@@ -76,10 +124,11 @@ struct UnbindCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "unbind", abstract: "Unbind a device from its account. The device then needs a new token.")
     @OptionGroup var options: PropertyOptions
+    @Flag(help: "Keep the device's settings, notes, events and recordings for its next account.") var keepData = false
 
     func run() async throws {
-        try await options.run { [output = options.output] session, device throws(ApusError) in
-            try await session.unbind(device)
+        try await options.run { [output = options.output, keepData] session, device throws(ApusError) in
+            try await session.unbind(device, keepingData: keepData)
             try output.show(ShareReport(device: device.rawValue), ["\(device) is unbound."])
         }
     }
@@ -91,11 +140,13 @@ struct TransferCommand: AsyncParsableCommand {
         commandName: "transfer", abstract: "Give a device to another account. The device then needs a new token.")
     @OptionGroup var options: PropertyOptions
     @Argument(help: "The account that receives the device.") var account: String
+    @Flag(help: "Hand over the device's settings, notes, events and recordings, as within a household.")
+    var keepData = false
 
     func run() async throws {
         let account: AccountID = try .argument(account, "the account")
-        try await options.run { [output = options.output] session, device throws(ApusError) in
-            try await session.transfer(device, to: account)
+        try await options.run { [output = options.output, keepData] session, device throws(ApusError) in
+            try await session.transfer(device, to: account, keepingData: keepData)
             try output.show(
                 ShareReport(device: device.rawValue, account: account.rawValue), ["\(device) belongs to \(account)."])
         }

@@ -40,6 +40,8 @@ public enum ClientRequests {
         ClientUnbindDeviceRequest.info,
         ClientTransferDeviceRequest.info,
         ClientShareDeviceRequest.info,
+        ClientAcceptShareRequest.info,
+        ClientListInvitationsRequest.info,
         ClientUnshareDeviceRequest.info,
         ClientListSharesRequest.info,
         ClientDisableDeviceRequest.info,

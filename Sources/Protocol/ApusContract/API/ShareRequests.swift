@@ -17,7 +17,7 @@ extension ClientUnbindDeviceRequest: ClientRequestMessage {
             64, "devices.unbind", .delete("/v1/devices/{device}/binding"), roles: [.app, .customer, .admin],
             isAudited: true,
             fields: ["device": .identifier],
-            "Unbind a device from its account, end all its shares, and revoke the device's tokens.")
+            "Unbind a device from its account. Its shares and tokens end, and its data is wiped unless it is kept.")
     }
 }
 
@@ -27,7 +27,7 @@ extension ClientTransferDeviceRequest: ClientRequestMessage {
         ClientRequestInfo(
             65, "devices.transfer", .post("/v1/devices/{device}/transfer"), roles: [.app, .customer, .admin],
             isIdempotent: false, isAudited: true, fields: ["device": .identifier, "account": .identifier],
-            "Bind a device to another account, end all its shares, and revoke the device's tokens.")
+            "Give a device to another account. Its shares and tokens end, and its data is wiped unless it is kept.")
     }
 }
 
@@ -36,8 +36,26 @@ extension ClientShareDeviceRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             66, "devices.share", .post("/v1/devices/{device}/shares"), roles: [.app, .customer, .admin],
-            isAudited: true,
-            fields: ["device": .identifier, "account": .identifier], "Let another account use a device.")
+            isAudited: true, fields: ["device": .identifier, "account": .identifier],
+            "Invite another account to use a device. Operators and integrators share it at once.")
+    }
+}
+
+extension ClientAcceptShareRequest: ClientRequestMessage {
+    public typealias Reply = ClientAcceptShareResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            94, "devices.accept", .post("/v1/devices/{device}/acceptance"), roles: [.app], isAudited: true,
+            fields: ["device": .identifier], "Accept the invitation to use a device of another account.")
+    }
+}
+
+extension ClientListInvitationsRequest: ClientRequestMessage {
+    public typealias Reply = ClientListInvitationsResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            95, "devices.invitations", .get("/v1/invitations"), roles: [.app],
+            "List the devices of other accounts that this account is invited to use.")
     }
 }
 
@@ -46,8 +64,8 @@ extension ClientUnshareDeviceRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             67, "devices.unshare", .delete("/v1/devices/{device}/shares/{account}"), roles: [.app, .customer, .admin],
-            isAudited: true,
-            fields: ["device": .identifier, "account": .identifier], "End the use of a device by another account.")
+            isAudited: true, fields: ["device": .identifier, "account": .identifier],
+            "End the use of a device by another account, or its invitation.")
     }
 }
 

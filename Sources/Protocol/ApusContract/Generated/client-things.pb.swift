@@ -172,6 +172,10 @@ public nonisolated struct ClientListPendingPropertiesResponse: Sendable {
   /// The model's version.
   public var version: UInt64 = 0
 
+  /// Unix milliseconds. What the device has from before belongs to a former account, and is to be erased: settings,
+  /// recordings, messages. 0: nothing.
+  public var dataSinceMs: UInt64 = 0
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -513,7 +517,7 @@ nonisolated extension ClientListPendingPropertiesRequest: SwiftProtobuf.Message,
 
 nonisolated extension ClientListPendingPropertiesResponse: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".ListPendingPropertiesResponse"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}properties\0\u{1}version\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}properties\0\u{1}version\0\u{3}data_since_ms\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -523,6 +527,7 @@ nonisolated extension ClientListPendingPropertiesResponse: SwiftProtobuf.Message
       switch fieldNumber {
       case 1: try { try decoder.decodeRepeatedMessageField(value: &self.properties) }()
       case 2: try { try decoder.decodeSingularUInt64Field(value: &self.version) }()
+      case 3: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
       default: break
       }
     }
@@ -535,12 +540,16 @@ nonisolated extension ClientListPendingPropertiesResponse: SwiftProtobuf.Message
     if self.version != 0 {
       try visitor.visitSingularUInt64Field(value: self.version, fieldNumber: 2)
     }
+    if self.dataSinceMs != 0 {
+      try visitor.visitSingularUInt64Field(value: self.dataSinceMs, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   public static func ==(lhs: ClientListPendingPropertiesResponse, rhs: ClientListPendingPropertiesResponse) -> Bool {
     if lhs.properties != rhs.properties {return false}
     if lhs.version != rhs.version {return false}
+    if lhs.dataSinceMs != rhs.dataSinceMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -209,6 +209,9 @@ public nonisolated struct SessionInspected: Sendable {
   /// the time of the last change, in Unix seconds
   public var time: Int64 = 0
 
+  /// as in apus.records.v1.Device; 0 also from nodes of earlier releases
+  public var dataSinceMs: UInt64 = 0
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -297,6 +300,9 @@ public nonisolated struct SessionRelate: Sendable {
   /// of a share
   public var control: Bool = false
 
+  /// of unbind and transfer: the next account has what was kept of the device
+  public var keepData: Bool = false
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public nonisolated enum Change: SwiftProtobuf.Enum, Swift.CaseIterable {
@@ -310,7 +316,7 @@ public nonisolated struct SessionRelate: Sendable {
     /// to `other`
     case transfer // = 3
 
-    /// with `other`
+    /// with `other`; of an account: once `other` has accepted, unless it is shared already
     case share // = 4
 
     /// with `other`
@@ -324,6 +330,9 @@ public nonisolated struct SessionRelate: Sendable {
 
     /// as CHANGE_DISABLE
     case enable // = 8
+
+    /// `other` accepts its invitation; nodes of earlier releases refuse it
+    case accept // = 9
     case UNRECOGNIZED(Int)
 
     public init() {
@@ -341,6 +350,7 @@ public nonisolated struct SessionRelate: Sendable {
       case 6: self = .assign
       case 7: self = .disable
       case 8: self = .enable
+      case 9: self = .accept
       default: self = .UNRECOGNIZED(rawValue)
       }
     }
@@ -356,6 +366,7 @@ public nonisolated struct SessionRelate: Sendable {
       case .assign: return 6
       case .disable: return 7
       case .enable: return 8
+      case .accept: return 9
       case .UNRECOGNIZED(let i): return i
       }
     }
@@ -371,6 +382,7 @@ public nonisolated struct SessionRelate: Sendable {
       .assign,
       .disable,
       .enable,
+      .accept,
     ]
 
   }
@@ -742,7 +754,7 @@ nonisolated extension SessionInspect: SwiftProtobuf.Message, SwiftProtobuf._Mess
 
 nonisolated extension SessionInspected: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Inspected"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}online\0\u{1}time\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}online\0\u{1}time\0\u{3}data_since_ms\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -752,6 +764,7 @@ nonisolated extension SessionInspected: SwiftProtobuf.Message, SwiftProtobuf._Me
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularUInt32Field(value: &self.online) }()
       case 2: try { try decoder.decodeSingularInt64Field(value: &self.time) }()
+      case 3: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
       default: break
       }
     }
@@ -764,12 +777,16 @@ nonisolated extension SessionInspected: SwiftProtobuf.Message, SwiftProtobuf._Me
     if self.time != 0 {
       try visitor.visitSingularInt64Field(value: self.time, fieldNumber: 2)
     }
+    if self.dataSinceMs != 0 {
+      try visitor.visitSingularUInt64Field(value: self.dataSinceMs, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   public static func ==(lhs: SessionInspected, rhs: SessionInspected) -> Bool {
     if lhs.online != rhs.online {return false}
     if lhs.time != rhs.time {return false}
+    if lhs.dataSinceMs != rhs.dataSinceMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -888,7 +905,7 @@ nonisolated extension SessionSlept: SwiftProtobuf.Message, SwiftProtobuf._Messag
 
 nonisolated extension SessionRelate: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Relate"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}change\0\u{1}other\0\u{1}control\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}change\0\u{1}other\0\u{1}control\0\u{3}keep_data\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -900,6 +917,7 @@ nonisolated extension SessionRelate: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 2: try { try decoder.decodeSingularEnumField(value: &self.change) }()
       case 3: try { try decoder.decodeSingularStringField(value: &self.other) }()
       case 4: try { try decoder.decodeSingularBoolField(value: &self.control) }()
+      case 5: try { try decoder.decodeSingularBoolField(value: &self.keepData) }()
       default: break
       }
     }
@@ -918,6 +936,9 @@ nonisolated extension SessionRelate: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if self.control != false {
       try visitor.visitSingularBoolField(value: self.control, fieldNumber: 4)
     }
+    if self.keepData != false {
+      try visitor.visitSingularBoolField(value: self.keepData, fieldNumber: 5)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -926,13 +947,14 @@ nonisolated extension SessionRelate: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs.change != rhs.change {return false}
     if lhs.other != rhs.other {return false}
     if lhs.control != rhs.control {return false}
+    if lhs.keepData != rhs.keepData {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
 }
 
 nonisolated extension SessionRelate.Change: SwiftProtobuf._ProtoNameProviding {
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0CHANGE_UNSPECIFIED\0\u{1}CHANGE_BIND\0\u{1}CHANGE_UNBIND\0\u{1}CHANGE_TRANSFER\0\u{1}CHANGE_SHARE\0\u{1}CHANGE_UNSHARE\0\u{1}CHANGE_ASSIGN\0\u{1}CHANGE_DISABLE\0\u{1}CHANGE_ENABLE\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0CHANGE_UNSPECIFIED\0\u{1}CHANGE_BIND\0\u{1}CHANGE_UNBIND\0\u{1}CHANGE_TRANSFER\0\u{1}CHANGE_SHARE\0\u{1}CHANGE_UNSHARE\0\u{1}CHANGE_ASSIGN\0\u{1}CHANGE_DISABLE\0\u{1}CHANGE_ENABLE\0\u{1}CHANGE_ACCEPT\0")
 }
 
 nonisolated extension SessionRelated: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {

@@ -753,6 +753,9 @@ package nonisolated struct CallClaim: Sendable {
 
   package var sends: UInt32 = 0
 
+  /// An account that is called by a device of another account.
+  package var guest: Bool = false
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -1016,6 +1019,12 @@ package nonisolated struct CallPartyClaim: Sendable {
 
   package var untilMs: Int64 = 0
 
+  /// The party is an account, and the caller a device of another one. Until the call is answered, a call of a device of
+  /// the account's own takes the party over.
+  package var guest: Bool = false
+
+  package var answered: Bool = false
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -1122,6 +1131,9 @@ package nonisolated struct CallCallee: Sendable {
 
   /// It stands for a party without a client, whose answering machine answers at once.
   package var absent: Bool = false
+
+  /// It is of an account, and the caller a device of another one.
+  package var guest: Bool = false
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -2104,7 +2116,7 @@ nonisolated extension CallLeg: SwiftProtobuf.Message, SwiftProtobuf._MessageImpl
 
 nonisolated extension CallClaim: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Claim"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}party\0\u{1}status\0\u{3}until_ms\0\u{3}sent_ms\0\u{1}sends\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}party\0\u{1}status\0\u{3}until_ms\0\u{3}sent_ms\0\u{1}sends\0\u{1}guest\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -2117,6 +2129,7 @@ nonisolated extension CallClaim: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
       case 3: try { try decoder.decodeSingularInt64Field(value: &self.untilMs) }()
       case 4: try { try decoder.decodeSingularInt64Field(value: &self.sentMs) }()
       case 5: try { try decoder.decodeSingularUInt32Field(value: &self.sends) }()
+      case 6: try { try decoder.decodeSingularBoolField(value: &self.guest) }()
       default: break
       }
     }
@@ -2142,6 +2155,9 @@ nonisolated extension CallClaim: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
     if self.sends != 0 {
       try visitor.visitSingularUInt32Field(value: self.sends, fieldNumber: 5)
     }
+    if self.guest != false {
+      try visitor.visitSingularBoolField(value: self.guest, fieldNumber: 6)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -2151,6 +2167,7 @@ nonisolated extension CallClaim: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
     if lhs.untilMs != rhs.untilMs {return false}
     if lhs.sentMs != rhs.sentMs {return false}
     if lhs.sends != rhs.sends {return false}
+    if lhs.guest != rhs.guest {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -2516,7 +2533,7 @@ nonisolated extension CallPartyState: SwiftProtobuf.Message, SwiftProtobuf._Mess
 
 nonisolated extension CallPartyClaim: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".PartyClaim"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{3}is_caller\0\u{1}peer\0\u{3}until_ms\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{3}is_caller\0\u{1}peer\0\u{3}until_ms\0\u{1}guest\0\u{1}answered\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -2528,6 +2545,8 @@ nonisolated extension CallPartyClaim: SwiftProtobuf.Message, SwiftProtobuf._Mess
       case 2: try { try decoder.decodeSingularBoolField(value: &self.isCaller) }()
       case 3: try { try decoder.decodeSingularMessageField(value: &self._peer) }()
       case 4: try { try decoder.decodeSingularInt64Field(value: &self.untilMs) }()
+      case 5: try { try decoder.decodeSingularBoolField(value: &self.guest) }()
+      case 6: try { try decoder.decodeSingularBoolField(value: &self.answered) }()
       default: break
       }
     }
@@ -2550,6 +2569,12 @@ nonisolated extension CallPartyClaim: SwiftProtobuf.Message, SwiftProtobuf._Mess
     if self.untilMs != 0 {
       try visitor.visitSingularInt64Field(value: self.untilMs, fieldNumber: 4)
     }
+    if self.guest != false {
+      try visitor.visitSingularBoolField(value: self.guest, fieldNumber: 5)
+    }
+    if self.answered != false {
+      try visitor.visitSingularBoolField(value: self.answered, fieldNumber: 6)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -2558,6 +2583,8 @@ nonisolated extension CallPartyClaim: SwiftProtobuf.Message, SwiftProtobuf._Mess
     if lhs.isCaller != rhs.isCaller {return false}
     if lhs._peer != rhs._peer {return false}
     if lhs.untilMs != rhs.untilMs {return false}
+    if lhs.guest != rhs.guest {return false}
+    if lhs.answered != rhs.answered {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -2698,7 +2725,7 @@ nonisolated extension CallPartyEntity: SwiftProtobuf.Message, SwiftProtobuf._Mes
 
 nonisolated extension CallCallee: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Callee"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}party\0\u{1}endpoint\0\u{3}by_push\0\u{1}absent\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}party\0\u{1}endpoint\0\u{3}by_push\0\u{1}absent\0\u{1}guest\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -2710,6 +2737,7 @@ nonisolated extension CallCallee: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       case 2: try { try decoder.decodeSingularStringField(value: &self.endpoint) }()
       case 3: try { try decoder.decodeSingularBoolField(value: &self.byPush) }()
       case 4: try { try decoder.decodeSingularBoolField(value: &self.absent) }()
+      case 5: try { try decoder.decodeSingularBoolField(value: &self.guest) }()
       default: break
       }
     }
@@ -2732,6 +2760,9 @@ nonisolated extension CallCallee: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if self.absent != false {
       try visitor.visitSingularBoolField(value: self.absent, fieldNumber: 4)
     }
+    if self.guest != false {
+      try visitor.visitSingularBoolField(value: self.guest, fieldNumber: 5)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -2740,6 +2771,7 @@ nonisolated extension CallCallee: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if lhs.endpoint != rhs.endpoint {return false}
     if lhs.byPush != rhs.byPush {return false}
     if lhs.absent != rhs.absent {return false}
+    if lhs.guest != rhs.guest {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -157,7 +157,13 @@ extension CallService {
     private func isRevoked(_ push: CallStoredPush) -> Bool {
         guard push.tokenIssuedS != 0, let account = AccountID(rawValue: push.account) else { return false }
         let mark = TokenMark(tag: push.tokenTag, issuedAt: push.tokenIssuedS, expires: 0)
-        return sessions.isRevoked(mark, account: account, identities: [push.access])
+        let authority = Authority(account: account, identities: [push.access], token: mark)
+        do throws(ApusError) {
+            try sessions.check(authority)
+            return false
+        } catch {
+            return true
+        }
     }
 
     private static let pushRetryDelay = Duration.milliseconds(500)

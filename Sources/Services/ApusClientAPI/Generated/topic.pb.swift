@@ -52,6 +52,9 @@ package nonisolated struct TopicState: Sendable {
   /// Events that came before their predecessors, in the order of their versions.
   package var waiting: [TopicWaiting] = []
 
+  /// Of the entries. Grows when they are not for the next readers: a device has another account, for example.
+  package var generation: UInt64 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -102,6 +105,12 @@ package nonisolated struct TopicEntry: Sendable {
   /// As in Publish.
   package var version: UInt64 = 0
 
+  /// Each sender has a share of what is kept; 0: all that name none are one.
+  package var sender: UInt64 = 0
+
+  /// The senders that are not the topic's own have an eighth of it together.
+  package var foreign: Bool = false
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -140,6 +149,15 @@ package nonisolated struct TopicPublish: Sendable {
 
   package var previousVersion: UInt64 = 0
 
+  /// 0: the topic has no generations. A later one than that of the topic drops what is kept; an event of an earlier one
+  /// is dropped.
+  package var generation: UInt64 = 0
+
+  /// As in Entry.
+  package var sender: UInt64 = 0
+
+  package var foreign: Bool = false
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -169,6 +187,9 @@ package nonisolated struct TopicListen: Sendable {
   package var node: String = String()
 
   package var incarnation: UInt64 = 0
+
+  /// Of a new subscriber; as in Publish. 0 in a repetition.
+  package var generation: UInt64 = 0
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -292,7 +313,7 @@ fileprivate nonisolated let _protobuf_package = "apus.topic.v1"
 
 nonisolated extension TopicState: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".State"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}log\0\u{1}next\0\u{1}entries\0\u{1}listeners\0\u{1}version\0\u{1}waiting\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}log\0\u{1}next\0\u{1}entries\0\u{1}listeners\0\u{1}version\0\u{1}waiting\0\u{1}generation\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -306,6 +327,7 @@ nonisolated extension TopicState: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       case 4: try { try decoder.decodeRepeatedMessageField(value: &self.listeners) }()
       case 5: try { try decoder.decodeSingularUInt64Field(value: &self.version) }()
       case 6: try { try decoder.decodeRepeatedMessageField(value: &self.waiting) }()
+      case 7: try { try decoder.decodeSingularUInt64Field(value: &self.generation) }()
       default: break
       }
     }
@@ -330,6 +352,9 @@ nonisolated extension TopicState: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if !self.waiting.isEmpty {
       try visitor.visitRepeatedMessageField(value: self.waiting, fieldNumber: 6)
     }
+    if self.generation != 0 {
+      try visitor.visitSingularUInt64Field(value: self.generation, fieldNumber: 7)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -340,6 +365,7 @@ nonisolated extension TopicState: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if lhs.listeners != rhs.listeners {return false}
     if lhs.version != rhs.version {return false}
     if lhs.waiting != rhs.waiting {return false}
+    if lhs.generation != rhs.generation {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -386,7 +412,7 @@ nonisolated extension TopicWaiting: SwiftProtobuf.Message, SwiftProtobuf._Messag
 
 nonisolated extension TopicEntry: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Entry"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}sequence\0\u{1}type\0\u{1}message\0\u{3}published_ms\0\u{1}missed\0\u{1}version\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}sequence\0\u{1}type\0\u{1}message\0\u{3}published_ms\0\u{1}missed\0\u{1}version\0\u{1}sender\0\u{1}foreign\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -400,6 +426,8 @@ nonisolated extension TopicEntry: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       case 4: try { try decoder.decodeSingularInt64Field(value: &self.publishedMs) }()
       case 5: try { try decoder.decodeSingularBoolField(value: &self.missed) }()
       case 6: try { try decoder.decodeSingularUInt64Field(value: &self.version) }()
+      case 7: try { try decoder.decodeSingularFixed64Field(value: &self.sender) }()
+      case 8: try { try decoder.decodeSingularBoolField(value: &self.foreign) }()
       default: break
       }
     }
@@ -424,6 +452,12 @@ nonisolated extension TopicEntry: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if self.version != 0 {
       try visitor.visitSingularUInt64Field(value: self.version, fieldNumber: 6)
     }
+    if self.sender != 0 {
+      try visitor.visitSingularFixed64Field(value: self.sender, fieldNumber: 7)
+    }
+    if self.foreign != false {
+      try visitor.visitSingularBoolField(value: self.foreign, fieldNumber: 8)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -434,6 +468,8 @@ nonisolated extension TopicEntry: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if lhs.publishedMs != rhs.publishedMs {return false}
     if lhs.missed != rhs.missed {return false}
     if lhs.version != rhs.version {return false}
+    if lhs.sender != rhs.sender {return false}
+    if lhs.foreign != rhs.foreign {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -481,7 +517,7 @@ nonisolated extension TopicListener: SwiftProtobuf.Message, SwiftProtobuf._Messa
 
 nonisolated extension TopicPublish: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Publish"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}type\0\u{1}message\0\u{1}version\0\u{3}previous_version\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}type\0\u{1}message\0\u{1}version\0\u{3}previous_version\0\u{1}generation\0\u{1}sender\0\u{1}foreign\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -493,6 +529,9 @@ nonisolated extension TopicPublish: SwiftProtobuf.Message, SwiftProtobuf._Messag
       case 2: try { try decoder.decodeSingularBytesField(value: &self.message) }()
       case 3: try { try decoder.decodeSingularUInt64Field(value: &self.version) }()
       case 4: try { try decoder.decodeSingularUInt64Field(value: &self.previousVersion) }()
+      case 5: try { try decoder.decodeSingularUInt64Field(value: &self.generation) }()
+      case 6: try { try decoder.decodeSingularFixed64Field(value: &self.sender) }()
+      case 7: try { try decoder.decodeSingularBoolField(value: &self.foreign) }()
       default: break
       }
     }
@@ -511,6 +550,15 @@ nonisolated extension TopicPublish: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if self.previousVersion != 0 {
       try visitor.visitSingularUInt64Field(value: self.previousVersion, fieldNumber: 4)
     }
+    if self.generation != 0 {
+      try visitor.visitSingularUInt64Field(value: self.generation, fieldNumber: 5)
+    }
+    if self.sender != 0 {
+      try visitor.visitSingularFixed64Field(value: self.sender, fieldNumber: 6)
+    }
+    if self.foreign != false {
+      try visitor.visitSingularBoolField(value: self.foreign, fieldNumber: 7)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -519,6 +567,9 @@ nonisolated extension TopicPublish: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if lhs.message != rhs.message {return false}
     if lhs.version != rhs.version {return false}
     if lhs.previousVersion != rhs.previousVersion {return false}
+    if lhs.generation != rhs.generation {return false}
+    if lhs.sender != rhs.sender {return false}
+    if lhs.foreign != rhs.foreign {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -561,7 +612,7 @@ nonisolated extension TopicPublished: SwiftProtobuf.Message, SwiftProtobuf._Mess
 
 nonisolated extension TopicListen: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Listen"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}node\0\u{1}incarnation\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}node\0\u{1}incarnation\0\u{1}generation\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -571,6 +622,7 @@ nonisolated extension TopicListen: SwiftProtobuf.Message, SwiftProtobuf._Message
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularStringField(value: &self.node) }()
       case 2: try { try decoder.decodeSingularUInt64Field(value: &self.incarnation) }()
+      case 3: try { try decoder.decodeSingularUInt64Field(value: &self.generation) }()
       default: break
       }
     }
@@ -583,12 +635,16 @@ nonisolated extension TopicListen: SwiftProtobuf.Message, SwiftProtobuf._Message
     if self.incarnation != 0 {
       try visitor.visitSingularUInt64Field(value: self.incarnation, fieldNumber: 2)
     }
+    if self.generation != 0 {
+      try visitor.visitSingularUInt64Field(value: self.generation, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: TopicListen, rhs: TopicListen) -> Bool {
     if lhs.node != rhs.node {return false}
     if lhs.incarnation != rhs.incarnation {return false}
+    if lhs.generation != rhs.generation {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -182,7 +182,7 @@ private struct Accounts: Sendable {
 
     /// Revokes tokens of a customer's user. The revocation is kept for as long as its tokens can be valid.
     func revoke(_ subject: RevocationRecord.Subject, of user: UserRecord) async throws(ApusError) {
-        let (now, keep) = (wallSeconds(), configuration.tokenLifetimeMax.components.seconds + 60)
+        let (now, keep) = (wallSeconds(), configuration.revocationTime.components.seconds + 60)
         try await refused.countingRefusals { () async throws(ApusError) in
             try await records.noteRevocation(
                 by: user.customer, max: configuration.revocationsMax, window: keep, now: now)

@@ -20,17 +20,42 @@ extension ClientAPI {
             try AccountID(checking: text, "the account")
         }
         on(ClientUnbindDeviceRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
-            try await relate(request.device, .unbind, call)
+            try await relate(request.device, .handOver(to: nil, keepsData: request.keepData), call)
             return ClientUnbindDeviceResponse()
         }
         on(ClientTransferDeviceRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
-            try await relate(request.device, .transfer(try account(request.account)), call)
+            let next = try account(request.account)
+            try await relate(request.device, .handOver(to: next, keepsData: request.keepData), call)
             return ClientTransferDeviceResponse()
         }
         on(ClientShareDeviceRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
             let share = DeviceShare(account: try account(request.account), control: request.control)
-            try await relate(request.device, .share(share), call)
-            return ClientShareDeviceResponse()
+            // An integrator, and an operator, decide for their users.
+            try await relate(request.device, call.session.role == .app ? .invite(share) : .share(share), call)
+            let record = try await records.record(of: DeviceID(unchecked: request.device))
+            return .with { $0.invited = record?.invitations.contains(share) ?? false }
+        }
+        on(ClientAcceptShareRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
+            try await relate(request.device, .accept(call.session.account), call)
+            return ClientAcceptShareResponse()
+        }
+        on(ClientListInvitationsRequest.self) { request, call throws(ApusError) in
+            guard call.session.allowedDevices == nil else {
+                throw ApusError(.notAllowed, "the token is for the use of certain devices only")
+            }
+            let last = try request.pageToken.isEmpty ? nil : DeviceID(checking: request.pageToken, "pageToken")
+            let limit = Int(min(request.pageSize == 0 ? 100 : request.pageSize, 500))
+            let own = call.session.account
+            let found = try await records.invitations(of: own, after: last, limit: limit)
+            return .with {
+                $0.invitations = found.map { record in
+                    .with {
+                        ($0.device, $0.account) = (record.device.rawValue, record.account?.rawValue ?? "")
+                        $0.control = record.invitations.contains { $0.account == own && $0.control }
+                    }
+                }
+                if found.count == limit { $0.nextPageToken = found.last?.device.rawValue ?? "" }
+            }
         }
         on(ClientUnshareDeviceRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
             try await relate(request.device, .unshare(try account(request.account)), call)
@@ -46,6 +71,10 @@ extension ClientAPI {
             return .with {
                 $0.shares = record.shares.filter { isOwner || $0.account == call.session.account }.map { share in
                     .with { ($0.account, $0.control) = (share.account.rawValue, share.control) }
+                }
+                guard isOwner else { return }
+                $0.shares += record.invitations.map { share in
+                    .with { ($0.account, $0.control, $0.invited) = (share.account.rawValue, share.control, true) }
                 }
             }
         }

@@ -76,6 +76,10 @@ extension EntityDefinition<TopicState> {
         var definition = Self(kind, name: name, durability: durability)
         definition.on(TopicPublish.self) { topic, message, scope throws(ApusError) in
             topic.begin()
+            guard topic.enter(message.generation) else {
+                // It was on its way when the readers changed.
+                return .with { ($0.log, $0.sequence) = (topic.log, topic.next - min(1, topic.next)) }
+            }
             let due = topic.arrived(message, at: scope.wallMilliseconds)
             try publish(due, to: &topic, retention(scope.address.key), &scope)
             return .with { ($0.log, $0.sequence) = (topic.log, topic.next - min(1, topic.next)) }
@@ -88,6 +92,7 @@ extension EntityDefinition<TopicState> {
         definition.on(TopicListen.self) { topic, message, scope throws(ApusError) in
             guard NodeName(rawValue: message.node) != nil else { throw ApusError(.malformed) }
             topic.begin()
+            _ = topic.enter(message.generation)
             topic.listeners.removeAll { $0.node == message.node }
             guard topic.listeners.count < Self.listenersMax else { throw ApusError(.overloaded) }
             topic.listeners.append(
@@ -142,6 +147,7 @@ extension EntityDefinition<TopicState> {
             let entry = TopicEntry.with {
                 ($0.sequence, $0.type, $0.message) = (topic.next, due.event.type, due.event.message)
                 ($0.publishedMs, $0.version, $0.missed) = (now, due.event.version, due.missed)
+                ($0.sender, $0.foreign) = (due.event.sender, due.event.foreign)
             }
             topic.next += 1
             topic.keep(entry, retention)
@@ -167,23 +173,13 @@ extension TopicState {
         if log == 0 { log = UInt64.random(in: 1...(.max)) }
     }
 
-    fileprivate mutating func keep(_ entry: TopicEntry, _ retention: TopicRetention) {
-        guard retention.eventsMax > 0 else { return }
-        entries.append(entry)
-        var byteCount = entries.reduce(0) { $0 + $1.message.count }
-        while entries.count > retention.eventsMax || (byteCount > retention.byteCountMax && entries.count > 1) {
-            byteCount -= entries.removeFirst().message.count
-        }
-    }
-
-    fileprivate func page(log wanted: UInt64, from: UInt64, countMax: Int) -> TopicReadReply {
-        let first = entries.first?.sequence ?? next
-        let isHere = wanted == log && from <= next
-        let start = isHere ? max(from, first) : first
-        let found = entries.drop { $0.sequence < start }.prefix(countMax)
-        return .with {
-            ($0.log, $0.next, $0.entries) = (log, next, Array(found))
-            $0.missed = !isHere || from < first
-        }
+    /// A message of this generation comes: an earlier one ends, with all that it has kept.
+    ///
+    /// - Returns: false if the message is of an earlier one.
+    package mutating func enter(_ generation: UInt64) -> Bool {
+        guard generation != 0, generation != self.generation else { return true }
+        guard generation > self.generation else { return false }
+        (self.generation, entries, version, waiting) = (generation, [], 0, [])
+        return true
     }
 }

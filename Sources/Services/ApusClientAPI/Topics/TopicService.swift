@@ -10,6 +10,23 @@ import ServiceLifecycle
 import SwiftProtobuf
 import Synchronization
 
+/// Whose share of a topic's kept events an event takes.
+package struct TopicSender: Sendable, Hashable {
+    package var number: UInt64
+    /// It is not one of the topic's own: all of those together have an eighth.
+    package var isForeign: Bool
+
+    /// All that name no sender are one.
+    package static let own = Self(number: 0, isForeign: false)
+
+    /// - Parameter name: such as a device's id.
+    package init(_ name: String, isForeign: Bool) {
+        self.init(number: StableHash.hash(name), isForeign: isForeign)
+    }
+
+    private init(number: UInt64, isForeign: Bool) { (self.number, self.isForeign) = (number, isForeign) }
+}
+
 /// Topics of this node's clients, and publishing from any node (D17, docs/decisions/26).
 ///
 /// ``TopicEdgeStateMachine`` decides who receives what; this asks the owners and hands events to connections.
@@ -87,9 +104,13 @@ package final class TopicService: Service, Sendable {
     ///   - version: events with versions are published in their order, whatever node publishes them; 0: in the order of
     ///     their arrival.
     ///   - previous: the version before, whose event comes first.
+    ///   - generation: grows when what was published is not for the next readers: a later one drops what the topic has
+    ///     kept, and an event of an earlier one is dropped. 0: the topic has none.
+    ///   - sender: each has a share of the kept events.
     /// - Throws: as ``EntityRef/ask(_:timeout:call:)``.
     package func publish(
         _ message: some ClientEventMessage, to topic: ClientTopic, version: UInt64 = 0, after previous: UInt64 = 0,
+        generation: UInt64 = 0, sender: TopicSender = .own,
         request: RequestID? = nil, timeout: Duration = .seconds(5)
     ) async throws(ApusError) {
         var call = EntityCall()
@@ -99,6 +120,7 @@ package final class TopicService: Service, Sendable {
         _ = try await entities.ref(EntityCell<TopicState>.self, address(topic, retention(of: topic.kind))).ask(
             TopicPublish.with {
                 ($0.type, $0.message, $0.version, $0.previousVersion) = (type, Data(bytes), version, previous)
+                ($0.generation, $0.sender, $0.foreign) = (generation, sender.number, sender.isForeign)
             }, timeout: timeout, call: call)
         published.increment()
     }
@@ -106,7 +128,8 @@ package final class TopicService: Service, Sendable {
     // MARK: - Subscribers
 
     func subscribe(
-        _ topic: ClientTopic, after: TopicPosition?, _ retention: TopicRetention, _ call: ClientCall
+        _ topic: ClientTopic, after: TopicPosition?, _ retention: TopicRetention, generation: UInt64 = 0,
+        _ call: ClientCall
     ) async throws(ApusError) {
         guard let connection = call.connection else { throw ApusError(.badParameter, "there is no connection") }
         let subscriber = Subscriber(connection: connection)
@@ -118,7 +141,7 @@ package final class TopicService: Service, Sendable {
         }
         if let error { throw error }
         connection.eventLoop.execute { connection.begin(name, at: after) }
-        let answer = await listen(topic, retention, timeout: try call.timeLeft())
+        let answer = await listen(topic, retention, generation: generation, timeout: try call.timeLeft())
         advance { $0.subscribed(subscriber, name, answer, now: .now()) }
         // A connection that ended while its subscription was on its way.
         if connection.isClosed { ended(connection) }
@@ -257,11 +280,12 @@ package final class TopicService: Service, Sendable {
     }
 
     private func listen(
-        _ topic: ClientTopic, _ retention: TopicRetention, timeout: Duration
+        _ topic: ClientTopic, _ retention: TopicRetention, generation: UInt64 = 0, timeout: Duration
     ) async -> Result<TopicPosition, ApusError> {
         do throws(ApusError) {
             let message = TopicListen.with {
                 ($0.node, $0.incarnation) = (view.local.name.rawValue, view.local.incarnation)
+                $0.generation = generation
             }
             let answer = try await ref(topic).ask(message, timeout: min(timeout, Self.askTimeout))
             return .success(TopicPosition(log: answer.log, next: answer.next))

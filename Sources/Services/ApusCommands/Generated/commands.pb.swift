@@ -264,11 +264,70 @@ package nonisolated struct CommandEntry: @unchecked Sendable {
     set {_uniqueStorage()._checkMs = newValue}
   }
 
+  /// Of the sender. Absent if a node of an earlier version accepted it: then it is not checked again.
+  package var token: CommandToken {
+    get {_storage._token ?? CommandToken()}
+    set {_uniqueStorage()._token = newValue}
+  }
+  /// Returns true if `token` has been explicitly set.
+  package var hasToken: Bool {_storage._token != nil}
+  /// Clears the value of `token`. Subsequent reads from it will return its default value.
+  package mutating func clearToken() {_uniqueStorage()._token = nil}
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
 
   fileprivate var _storage = _StorageClass.defaultInstance
+}
+
+/// What is kept of the token with which a command was sent (docs/authority.md)
+package nonisolated struct CommandToken: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// Of its id; 0: it has none.
+  package var tag: UInt64 = 0
+
+  /// Unix seconds.
+  package var issuedS: Int64 = 0
+
+  package var expiresS: Int64 = 0
+
+  /// It is for certain devices only: what was sent with it ends with it.
+  package var restricted: Bool = false
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+/// Who sent commands that wait
+package nonisolated struct CommandSender: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var account: String = String()
+
+  /// The access id.
+  package var access: String = String()
+
+  package var token: CommandToken {
+    get {_token ?? CommandToken()}
+    set {_token = newValue}
+  }
+  /// Returns true if `token` has been explicitly set.
+  package var hasToken: Bool {self._token != nil}
+  /// Clears the value of `token`. Subsequent reads from it will return its default value.
+  package mutating func clearToken() {self._token = nil}
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+
+  fileprivate var _token: CommandToken? = nil
 }
 
 /// Of Action._localAccess: by which the device learns whether its sender may still control it
@@ -364,12 +423,22 @@ package nonisolated struct CommandSubmit: Sendable {
   /// Of the sender, whose right was checked.
   package var account: String = String()
 
+  package var token: CommandToken {
+    get {_token ?? CommandToken()}
+    set {_token = newValue}
+  }
+  /// Returns true if `token` has been explicitly set.
+  package var hasToken: Bool {self._token != nil}
+  /// Clears the value of `token`. Subsequent reads from it will return its default value.
+  package mutating func clearToken() {self._token = nil}
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
 
   fileprivate var _waiter: CommandWaiter? = nil
   fileprivate var _origin: CommandOrigin? = nil
+  fileprivate var _token: CommandToken? = nil
 }
 
 /// What is known of a command; unspecified: nothing
@@ -617,9 +686,38 @@ package nonisolated struct CommandRights: Sendable {
   /// When this was read, in Unix milliseconds; 0: now.
   package var readMs: Int64 = 0
 
+  /// Of those in Check: whose tokens are still valid, and whose are not.
+  package var valid: [CommandSender] = []
+
+  package var ended: [CommandEndedSender] = []
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
+}
+
+package nonisolated struct CommandEndedSender: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var sender: CommandSender {
+    get {_sender ?? CommandSender()}
+    set {_sender = newValue}
+  }
+  /// Returns true if `sender` has been explicitly set.
+  package var hasSender: Bool {self._sender != nil}
+  /// Clears the value of `sender`. Subsequent reads from it will return its default value.
+  package mutating func clearSender() {self._sender = nil}
+
+  /// 12001 if its token was revoked, 12002 if it has expired.
+  package var code: Int32 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+
+  fileprivate var _sender: CommandSender? = nil
 }
 
 package nonisolated struct CommandRightsTaken: Sendable {
@@ -673,36 +771,48 @@ package nonisolated struct CommandDelivered: Sendable {
 }
 
 /// 0x004d, to the node of the device's owner: check the account's right, accept a new command, and wait for a moment
-package nonisolated struct CommandRun: Sendable {
+package nonisolated struct CommandRun: @unchecked Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  package var device: String = String()
+  package var device: String {
+    get {_storage._device}
+    set {_uniqueStorage()._device = newValue}
+  }
 
-  package var account: String = String()
+  package var account: String {
+    get {_storage._account}
+    set {_uniqueStorage()._account = newValue}
+  }
 
   /// Without its waiter. Its time to live is 0 if the command ends with its request.
   package var submit: CommandSubmit {
-    get {_submit ?? CommandSubmit()}
-    set {_submit = newValue}
+    get {_storage._submit ?? CommandSubmit()}
+    set {_uniqueStorage()._submit = newValue}
   }
   /// Returns true if `submit` has been explicitly set.
-  package var hasSubmit: Bool {self._submit != nil}
+  package var hasSubmit: Bool {_storage._submit != nil}
   /// Clears the value of `submit`. Subsequent reads from it will return its default value.
-  package mutating func clearSubmit() {self._submit = nil}
+  package mutating func clearSubmit() {_uniqueStorage()._submit = nil}
 
   /// The status that is waited for.
-  package var until: CommandStatus = .unspecified
+  package var until: CommandStatus {
+    get {_storage._until}
+    set {_uniqueStorage()._until = newValue}
+  }
 
   /// Until the request ends.
-  package var leftMs: Int64 = 0
+  package var leftMs: Int64 {
+    get {_storage._leftMs}
+    set {_uniqueStorage()._leftMs = newValue}
+  }
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
 
-  fileprivate var _submit: CommandSubmit? = nil
+  fileprivate var _storage = _StorageClass.defaultInstance
 }
 
 /// 0x0056, to the queue's own node: commands wait for Rights
@@ -715,6 +825,9 @@ package nonisolated struct CommandCheck: Sendable {
 
   /// In the queue of commands that end with their requests.
   package var live: Bool = false
+
+  /// Who sent them.
+  package var senders: [CommandSender] = []
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -814,7 +927,7 @@ nonisolated extension CommandWaiter: SwiftProtobuf.Message, SwiftProtobuf._Messa
 
 nonisolated extension CommandEntry: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Entry"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}path\0\u{1}content\0\u{3}no_answer\0\u{1}sender\0\u{1}digest\0\u{1}status\0\u{3}created_ms\0\u{3}changed_ms\0\u{3}expires_ms\0\u{3}sent_ms\0\u{1}deliveries\0\u{1}code\0\u{1}message\0\u{1}answer\0\u{3}is_assumed\0\u{1}waiters\0\u{1}origin\0\u{1}account\0\u{3}right_ms\0\u{3}check_ms\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}path\0\u{1}content\0\u{3}no_answer\0\u{1}sender\0\u{1}digest\0\u{1}status\0\u{3}created_ms\0\u{3}changed_ms\0\u{3}expires_ms\0\u{3}sent_ms\0\u{1}deliveries\0\u{1}code\0\u{1}message\0\u{1}answer\0\u{3}is_assumed\0\u{1}waiters\0\u{1}origin\0\u{1}account\0\u{3}right_ms\0\u{3}check_ms\0\u{1}token\0")
 
   fileprivate class _StorageClass {
     var _id: Data = Data()
@@ -838,6 +951,7 @@ nonisolated extension CommandEntry: SwiftProtobuf.Message, SwiftProtobuf._Messag
     var _account: String = String()
     var _rightMs: Int64 = 0
     var _checkMs: Int64 = 0
+    var _token: CommandToken? = nil
 
       // This property is used as the initial default value for new instances of the type.
       // The type itself is protecting the reference to its storage via CoW semantics.
@@ -869,6 +983,7 @@ nonisolated extension CommandEntry: SwiftProtobuf.Message, SwiftProtobuf._Messag
       _account = source._account
       _rightMs = source._rightMs
       _checkMs = source._checkMs
+      _token = source._token
     }
   }
 
@@ -908,6 +1023,7 @@ nonisolated extension CommandEntry: SwiftProtobuf.Message, SwiftProtobuf._Messag
         case 19: try { try decoder.decodeSingularStringField(value: &_storage._account) }()
         case 20: try { try decoder.decodeSingularInt64Field(value: &_storage._rightMs) }()
         case 21: try { try decoder.decodeSingularInt64Field(value: &_storage._checkMs) }()
+        case 22: try { try decoder.decodeSingularMessageField(value: &_storage._token) }()
         default: break
         }
       }
@@ -983,6 +1099,9 @@ nonisolated extension CommandEntry: SwiftProtobuf.Message, SwiftProtobuf._Messag
       if _storage._checkMs != 0 {
         try visitor.visitSingularInt64Field(value: _storage._checkMs, fieldNumber: 21)
       }
+      try { if let v = _storage._token {
+        try visitor.visitSingularMessageField(value: v, fieldNumber: 22)
+      } }()
     }
     try unknownFields.traverse(visitor: &visitor)
   }
@@ -1013,10 +1132,100 @@ nonisolated extension CommandEntry: SwiftProtobuf.Message, SwiftProtobuf._Messag
         if _storage._account != rhs_storage._account {return false}
         if _storage._rightMs != rhs_storage._rightMs {return false}
         if _storage._checkMs != rhs_storage._checkMs {return false}
+        if _storage._token != rhs_storage._token {return false}
         return true
       }
       if !storagesAreEqual {return false}
     }
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension CommandToken: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Token"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}tag\0\u{3}issued_s\0\u{3}expires_s\0\u{1}restricted\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularFixed64Field(value: &self.tag) }()
+      case 2: try { try decoder.decodeSingularInt64Field(value: &self.issuedS) }()
+      case 3: try { try decoder.decodeSingularInt64Field(value: &self.expiresS) }()
+      case 4: try { try decoder.decodeSingularBoolField(value: &self.restricted) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.tag != 0 {
+      try visitor.visitSingularFixed64Field(value: self.tag, fieldNumber: 1)
+    }
+    if self.issuedS != 0 {
+      try visitor.visitSingularInt64Field(value: self.issuedS, fieldNumber: 2)
+    }
+    if self.expiresS != 0 {
+      try visitor.visitSingularInt64Field(value: self.expiresS, fieldNumber: 3)
+    }
+    if self.restricted != false {
+      try visitor.visitSingularBoolField(value: self.restricted, fieldNumber: 4)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CommandToken, rhs: CommandToken) -> Bool {
+    if lhs.tag != rhs.tag {return false}
+    if lhs.issuedS != rhs.issuedS {return false}
+    if lhs.expiresS != rhs.expiresS {return false}
+    if lhs.restricted != rhs.restricted {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension CommandSender: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Sender"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}access\0\u{1}token\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.account) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.access) }()
+      case 3: try { try decoder.decodeSingularMessageField(value: &self._token) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
+    if !self.account.isEmpty {
+      try visitor.visitSingularStringField(value: self.account, fieldNumber: 1)
+    }
+    if !self.access.isEmpty {
+      try visitor.visitSingularStringField(value: self.access, fieldNumber: 2)
+    }
+    try { if let v = self._token {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 3)
+    } }()
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CommandSender, rhs: CommandSender) -> Bool {
+    if lhs.account != rhs.account {return false}
+    if lhs.access != rhs.access {return false}
+    if lhs._token != rhs._token {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1139,7 +1348,7 @@ nonisolated extension CommandState: SwiftProtobuf.Message, SwiftProtobuf._Messag
 
 nonisolated extension CommandSubmit: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Submit"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}path\0\u{1}content\0\u{3}no_answer\0\u{1}sender\0\u{3}ttl_ms\0\u{1}waiter\0\u{1}origin\0\u{1}account\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}path\0\u{1}content\0\u{3}no_answer\0\u{1}sender\0\u{3}ttl_ms\0\u{1}waiter\0\u{1}origin\0\u{1}account\0\u{1}token\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1156,6 +1365,7 @@ nonisolated extension CommandSubmit: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 7: try { try decoder.decodeSingularMessageField(value: &self._waiter) }()
       case 8: try { try decoder.decodeSingularMessageField(value: &self._origin) }()
       case 9: try { try decoder.decodeSingularStringField(value: &self.account) }()
+      case 10: try { try decoder.decodeSingularMessageField(value: &self._token) }()
       default: break
       }
     }
@@ -1193,6 +1403,9 @@ nonisolated extension CommandSubmit: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if !self.account.isEmpty {
       try visitor.visitSingularStringField(value: self.account, fieldNumber: 9)
     }
+    try { if let v = self._token {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 10)
+    } }()
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -1206,6 +1419,7 @@ nonisolated extension CommandSubmit: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs._waiter != rhs._waiter {return false}
     if lhs._origin != rhs._origin {return false}
     if lhs.account != rhs.account {return false}
+    if lhs._token != rhs._token {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1671,7 +1885,7 @@ nonisolated extension CommandCancel: SwiftProtobuf.Message, SwiftProtobuf._Messa
 
 nonisolated extension CommandRights: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Rights"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}controlling\0\u{1}viewing\0\u{3}read_ms\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}controlling\0\u{1}viewing\0\u{3}read_ms\0\u{1}valid\0\u{1}ended\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1682,6 +1896,8 @@ nonisolated extension CommandRights: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 1: try { try decoder.decodeRepeatedStringField(value: &self.controlling) }()
       case 2: try { try decoder.decodeRepeatedStringField(value: &self.viewing) }()
       case 3: try { try decoder.decodeSingularInt64Field(value: &self.readMs) }()
+      case 4: try { try decoder.decodeRepeatedMessageField(value: &self.valid) }()
+      case 5: try { try decoder.decodeRepeatedMessageField(value: &self.ended) }()
       default: break
       }
     }
@@ -1697,6 +1913,12 @@ nonisolated extension CommandRights: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if self.readMs != 0 {
       try visitor.visitSingularInt64Field(value: self.readMs, fieldNumber: 3)
     }
+    if !self.valid.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.valid, fieldNumber: 4)
+    }
+    if !self.ended.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.ended, fieldNumber: 5)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -1704,6 +1926,47 @@ nonisolated extension CommandRights: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs.controlling != rhs.controlling {return false}
     if lhs.viewing != rhs.viewing {return false}
     if lhs.readMs != rhs.readMs {return false}
+    if lhs.valid != rhs.valid {return false}
+    if lhs.ended != rhs.ended {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension CommandEndedSender: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".EndedSender"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}sender\0\u{1}code\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularMessageField(value: &self._sender) }()
+      case 2: try { try decoder.decodeSingularInt32Field(value: &self.code) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
+    try { if let v = self._sender {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 1)
+    } }()
+    if self.code != 0 {
+      try visitor.visitSingularInt32Field(value: self.code, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CommandEndedSender, rhs: CommandEndedSender) -> Bool {
+    if lhs._sender != rhs._sender {return false}
+    if lhs.code != rhs.code {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1805,51 +2068,95 @@ nonisolated extension CommandRun: SwiftProtobuf.Message, SwiftProtobuf._MessageI
   package static let protoMessageName: String = _protobuf_package + ".Run"
   package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}account\0\u{1}submit\0\u{1}until\0\u{3}left_ms\0")
 
+  fileprivate class _StorageClass {
+    var _device: String = String()
+    var _account: String = String()
+    var _submit: CommandSubmit? = nil
+    var _until: CommandStatus = .unspecified
+    var _leftMs: Int64 = 0
+
+      // This property is used as the initial default value for new instances of the type.
+      // The type itself is protecting the reference to its storage via CoW semantics.
+      // This will force a copy to be made of this reference when the first mutation occurs;
+      // hence, it is safe to mark this as `nonisolated(unsafe)`.
+      static nonisolated(unsafe) let defaultInstance = _StorageClass()
+
+    private init() {}
+
+    init(copying source: _StorageClass) {
+      _device = source._device
+      _account = source._account
+      _submit = source._submit
+      _until = source._until
+      _leftMs = source._leftMs
+    }
+  }
+
+  fileprivate mutating func _uniqueStorage() -> _StorageClass {
+    if !isKnownUniquelyReferenced(&_storage) {
+      _storage = _StorageClass(copying: _storage)
+    }
+    return _storage
+  }
+
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
-    while let fieldNumber = try decoder.nextFieldNumber() {
-      // The use of inline closures is to circumvent an issue where the compiler
-      // allocates stack space for every case branch when no optimizations are
-      // enabled. https://github.com/apple/swift-protobuf/issues/1034
-      switch fieldNumber {
-      case 1: try { try decoder.decodeSingularStringField(value: &self.device) }()
-      case 2: try { try decoder.decodeSingularStringField(value: &self.account) }()
-      case 3: try { try decoder.decodeSingularMessageField(value: &self._submit) }()
-      case 4: try { try decoder.decodeSingularEnumField(value: &self.until) }()
-      case 5: try { try decoder.decodeSingularInt64Field(value: &self.leftMs) }()
-      default: break
+    _ = _uniqueStorage()
+    try withExtendedLifetime(_storage) { (_storage: _StorageClass) in
+      while let fieldNumber = try decoder.nextFieldNumber() {
+        // The use of inline closures is to circumvent an issue where the compiler
+        // allocates stack space for every case branch when no optimizations are
+        // enabled. https://github.com/apple/swift-protobuf/issues/1034
+        switch fieldNumber {
+        case 1: try { try decoder.decodeSingularStringField(value: &_storage._device) }()
+        case 2: try { try decoder.decodeSingularStringField(value: &_storage._account) }()
+        case 3: try { try decoder.decodeSingularMessageField(value: &_storage._submit) }()
+        case 4: try { try decoder.decodeSingularEnumField(value: &_storage._until) }()
+        case 5: try { try decoder.decodeSingularInt64Field(value: &_storage._leftMs) }()
+        default: break
+        }
       }
     }
   }
 
   package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
-    // The use of inline closures is to circumvent an issue where the compiler
-    // allocates stack space for every if/case branch local when no optimizations
-    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
-    // https://github.com/apple/swift-protobuf/issues/1182
-    if !self.device.isEmpty {
-      try visitor.visitSingularStringField(value: self.device, fieldNumber: 1)
-    }
-    if !self.account.isEmpty {
-      try visitor.visitSingularStringField(value: self.account, fieldNumber: 2)
-    }
-    try { if let v = self._submit {
-      try visitor.visitSingularMessageField(value: v, fieldNumber: 3)
-    } }()
-    if self.until != .unspecified {
-      try visitor.visitSingularEnumField(value: self.until, fieldNumber: 4)
-    }
-    if self.leftMs != 0 {
-      try visitor.visitSingularInt64Field(value: self.leftMs, fieldNumber: 5)
+    try withExtendedLifetime(_storage) { (_storage: _StorageClass) in
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every if/case branch local when no optimizations
+      // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+      // https://github.com/apple/swift-protobuf/issues/1182
+      if !_storage._device.isEmpty {
+        try visitor.visitSingularStringField(value: _storage._device, fieldNumber: 1)
+      }
+      if !_storage._account.isEmpty {
+        try visitor.visitSingularStringField(value: _storage._account, fieldNumber: 2)
+      }
+      try { if let v = _storage._submit {
+        try visitor.visitSingularMessageField(value: v, fieldNumber: 3)
+      } }()
+      if _storage._until != .unspecified {
+        try visitor.visitSingularEnumField(value: _storage._until, fieldNumber: 4)
+      }
+      if _storage._leftMs != 0 {
+        try visitor.visitSingularInt64Field(value: _storage._leftMs, fieldNumber: 5)
+      }
     }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: CommandRun, rhs: CommandRun) -> Bool {
-    if lhs.device != rhs.device {return false}
-    if lhs.account != rhs.account {return false}
-    if lhs._submit != rhs._submit {return false}
-    if lhs.until != rhs.until {return false}
-    if lhs.leftMs != rhs.leftMs {return false}
+    if lhs._storage !== rhs._storage {
+      let storagesAreEqual: Bool = withExtendedLifetime((lhs._storage, rhs._storage)) { (_args: (_StorageClass, _StorageClass)) in
+        let _storage = _args.0
+        let rhs_storage = _args.1
+        if _storage._device != rhs_storage._device {return false}
+        if _storage._account != rhs_storage._account {return false}
+        if _storage._submit != rhs_storage._submit {return false}
+        if _storage._until != rhs_storage._until {return false}
+        if _storage._leftMs != rhs_storage._leftMs {return false}
+        return true
+      }
+      if !storagesAreEqual {return false}
+    }
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1857,7 +2164,7 @@ nonisolated extension CommandRun: SwiftProtobuf.Message, SwiftProtobuf._MessageI
 
 nonisolated extension CommandCheck: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Check"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}live\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}live\0\u{1}senders\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1867,6 +2174,7 @@ nonisolated extension CommandCheck: SwiftProtobuf.Message, SwiftProtobuf._Messag
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularStringField(value: &self.device) }()
       case 2: try { try decoder.decodeSingularBoolField(value: &self.live) }()
+      case 3: try { try decoder.decodeRepeatedMessageField(value: &self.senders) }()
       default: break
       }
     }
@@ -1879,12 +2187,16 @@ nonisolated extension CommandCheck: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if self.live != false {
       try visitor.visitSingularBoolField(value: self.live, fieldNumber: 2)
     }
+    if !self.senders.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.senders, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: CommandCheck, rhs: CommandCheck) -> Bool {
     if lhs.device != rhs.device {return false}
     if lhs.live != rhs.live {return false}
+    if lhs.senders != rhs.senders {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -71,6 +71,13 @@ package nonisolated struct StoredDevice: Sendable {
   /// it can neither sign in nor be used (IV-C16)
   package var disabled: Bool = false
 
+  /// Unix milliseconds: what was kept of the device before is not its present account's. Grows each time that it is
+  /// handed over without its data, so it is also the number of the data. 0: never.
+  package var dataSinceMs: UInt64 = 0
+
+  /// not accepted yet: they give no right
+  package var invitations: [StoredShare] = []
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -357,7 +364,7 @@ fileprivate nonisolated let _protobuf_package = "apus.records.v1"
 
 nonisolated extension StoredDevice: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Device"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}account\0\u{3}bound_at_ms\0\u{3}last_seen_ms\0\u{1}shares\0\u{3}tokens_after_s\0\u{1}customer\0\u{1}disabled\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}account\0\u{3}bound_at_ms\0\u{3}last_seen_ms\0\u{1}shares\0\u{3}tokens_after_s\0\u{1}customer\0\u{1}disabled\0\u{3}data_since_ms\0\u{1}invitations\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -373,6 +380,8 @@ nonisolated extension StoredDevice: SwiftProtobuf.Message, SwiftProtobuf._Messag
       case 6: try { try decoder.decodeSingularInt64Field(value: &self.tokensAfterS) }()
       case 7: try { try decoder.decodeSingularStringField(value: &self.customer) }()
       case 8: try { try decoder.decodeSingularBoolField(value: &self.disabled) }()
+      case 9: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
+      case 10: try { try decoder.decodeRepeatedMessageField(value: &self.invitations) }()
       default: break
       }
     }
@@ -407,6 +416,12 @@ nonisolated extension StoredDevice: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if self.disabled != false {
       try visitor.visitSingularBoolField(value: self.disabled, fieldNumber: 8)
     }
+    if self.dataSinceMs != 0 {
+      try visitor.visitSingularUInt64Field(value: self.dataSinceMs, fieldNumber: 9)
+    }
+    if !self.invitations.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.invitations, fieldNumber: 10)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -419,6 +434,8 @@ nonisolated extension StoredDevice: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if lhs.tokensAfterS != rhs.tokensAfterS {return false}
     if lhs.customer != rhs.customer {return false}
     if lhs.disabled != rhs.disabled {return false}
+    if lhs.dataSinceMs != rhs.dataSinceMs {return false}
+    if lhs.invitations != rhs.invitations {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -15,12 +15,18 @@ package struct DeviceRecord: Sendable, Hashable {
     package var lastSeenUnixMilliseconds: Int64?
     /// The other accounts that may use it, in the order in which it was shared with them (IV-B10).
     package var shares: [DeviceShare] = []
+    /// Accounts that have to accept first. They have no right to the device, and hear nothing of it.
+    package var invitations: [DeviceShare] = []
     /// Tokens of the device that were issued before this time, in Unix seconds, are not accepted: it was unbound or
     /// transferred.
     package var tokensAfter: Int64 = 0
     /// An operator or its customer has disabled it: it can neither sign in nor be used (20011, IV-C16). Changes of its
     /// accounts do not enable it.
     package var isDisabled = false
+    /// What the cluster, and the device, have kept of the device before this time, in Unix milliseconds, is not its
+    /// account's. It grows each time that the device is handed over without its data, and so it is the number of the
+    /// data as well: what is stored with an earlier one is wiped (docs/sharing.md). 0: never.
+    package var dataSince: UInt64 = 0
     /// The epoch of the device's shard under which the record was written: its fencing token.
     package var epoch: Epoch
 
@@ -42,9 +48,10 @@ package struct DeviceRecord: Sendable, Hashable {
             account: body.account.isEmpty ? nil : AccountID(unchecked: body.account),
             boundAtUnixMilliseconds: body.hasBoundAtMs ? body.boundAtMs : nil,
             lastSeenUnixMilliseconds: body.hasLastSeenMs ? body.lastSeenMs : nil, epoch: record.fence.epoch)
-        (tokensAfter, isDisabled) = (body.tokensAfterS, body.disabled)
+        (tokensAfter, isDisabled, dataSince) = (body.tokensAfterS, body.disabled, body.dataSinceMs)
         customer = body.customer.isEmpty ? nil : CustomerID(unchecked: body.customer)
-        shares = body.shares.map { DeviceShare(account: AccountID(unchecked: $0.account), control: $0.control) }
+        shares = body.shares.map { DeviceShare($0) }
+        invitations = body.invitations.map { DeviceShare($0) }
     }
 
     var message: StoredDevice {
@@ -53,22 +60,30 @@ package struct DeviceRecord: Sendable, Hashable {
             $0.account = account?.rawValue ?? ""
             if let boundAtUnixMilliseconds { $0.boundAtMs = boundAtUnixMilliseconds }
             if let lastSeenUnixMilliseconds { $0.lastSeenMs = lastSeenUnixMilliseconds }
-            ($0.tokensAfterS, $0.disabled) = (tokensAfter, isDisabled)
+            ($0.tokensAfterS, $0.disabled, $0.dataSinceMs) = (tokensAfter, isDisabled, dataSince)
             $0.customer = customer?.rawValue ?? ""
-            $0.shares = shares.map { share in
-                .with { ($0.account, $0.control) = (share.account.rawValue, share.control) }
-            }
+            $0.shares = shares.map(\.message)
+            $0.invitations = invitations.map(\.message)
         }
     }
 }
 
+extension DeviceShare {
+    fileprivate init(_ body: StoredShare) {
+        self.init(account: AccountID(unchecked: body.account), control: body.control)
+    }
+
+    fileprivate var message: StoredShare { .with { ($0.account, $0.control) = (account.rawValue, control) } }
+}
+
 extension SessionRecords {
-    /// Devices, with an index by the accounts that may use them.
+    /// Devices, with an index by the accounts that may use them, and by those that are invited.
     static let devices = RecordCollection<StoredDevice>(
         "devices", layout: 2, key: { key(of: $0.device) },
         indexes: [
             RecordIndex("account") { device in
-                ([device.account] + device.shares.map(\.account)).filter { !$0.isEmpty }
+                let accounts = ([device.account] + device.shares.map(\.account)).filter { !$0.isEmpty }
+                return (accounts + device.invitations.map { invited($0.account) })
                     .map { OrderedKey(.text($0), .text(device.device)) }
             }
         ])
@@ -166,12 +181,28 @@ extension SessionRecords {
     package func records(
         of account: AccountID, after last: DeviceID?, limit: Int
     ) async throws(ApusError) -> [DeviceRecord] {
+        try await records(indexedBy: account.rawValue, after: last, limit: limit)
+    }
+
+    /// The devices to whose use an account is invited, by id, after `last`.
+    /// - Parameter limit: clamped to ``RecordLimits/pageCountMax``.
+    package func invitations(
+        of account: AccountID, after last: DeviceID?, limit: Int
+    ) async throws(ApusError) -> [DeviceRecord] {
+        try await records(indexedBy: Self.invited(account.rawValue), after: last, limit: limit)
+    }
+
+    /// No account has a name with a slash.
+    private static func invited(_ account: String) -> String { "invited/\(account)" }
+
+    private func records(
+        indexedBy name: String, after last: DeviceID?, limit: Int
+    ) async throws(ApusError) -> [DeviceRecord] {
         let token = last.map { last in
-            RecordToken(
-                value: OrderedKey(.text(account.rawValue), .text(last.rawValue)), key: Self.key(of: last.rawValue))
+            RecordToken(value: OrderedKey(.text(name), .text(last.rawValue)), key: Self.key(of: last.rawValue))
         }
         let page = try await store.page(
-            Self.devices, by: "account", prefix: OrderedKey(.text(account.rawValue)), after: token, limit: limit)
+            Self.devices, by: "account", prefix: OrderedKey(.text(name)), after: token, limit: limit)
         return page.records.map { DeviceRecord($0) }
     }
 

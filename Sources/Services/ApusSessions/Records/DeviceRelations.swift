@@ -22,18 +22,30 @@ package enum DeviceClient: Sendable, Hashable {
 /// A change of the accounts that may use a device, of its customer, or of whether it can be used.
 package enum DeviceRelationChange: Sendable, Hashable {
     case bind(AccountID)
-    case unbind
-    case transfer(AccountID)
+    /// To another account, or to none.
+    ///
+    /// - keepsData: the next account has what was kept of the device.
+    case handOver(to: AccountID?, keepsData: Bool)
+    /// At once: for operators, and for the integrator of both accounts.
     case share(DeviceShare)
+    /// The other account has to accept, unless the device is shared with it already.
+    case invite(DeviceShare)
+    /// The account accepts its invitation.
+    case accept(AccountID)
+    /// Ends a share, or an invitation.
     case unshare(AccountID)
     case assign(CustomerID?)
     /// True: it can neither sign in nor be used. False: it is enabled (IV-C16).
     case disable(Bool)
+
+    /// The device is handed over without its data.
+    package static var unbind: Self { .handOver(to: nil, keepsData: false) }
+    package static func transfer(_ account: AccountID) -> Self { .handOver(to: account, keepsData: false) }
 }
 
 /// Who may use a device, and who may change that. Pure.
 extension DeviceRecord {
-    /// Accounts with which one device is shared; one more is refused with 10007.
+    /// Accounts with which one device is shared, or which are invited; one more is refused with 10007.
     package static let sharesMax = 16
 
     /// What an account may do with the device.
@@ -53,6 +65,7 @@ extension DeviceRecord {
     /// Changes who may use the device, or whether it can be used.
     ///
     /// - Parameters:
+    ///   - change: ``DeviceRelationChange/share(_:)`` of an account is an invitation.
     ///   - otherCustomer: that of the account that the change names; of an assignment, that of the device's account.
     ///   - now: Unix seconds.
     /// - Returns: the accounts that lose a right.
@@ -61,14 +74,20 @@ extension DeviceRecord {
     package mutating func apply(
         _ change: DeviceRelationChange, by client: DeviceClient, customer otherCustomer: CustomerID?, now: Int64
     ) throws(ApusError) -> [AccountID] {
+        var change = change
+        // An account shares with consent only. Consent to a share is one to its changes.
+        if case .share(let share) = change, case .account = client { change = .invite(share) }
+        if case .invite(let share) = change, shares.contains(where: { $0.account == share.account }) {
+            change = .share(share)
+        }
         try check(client, change)
         switch change {
-        case .bind, .transfer, .share,
+        case .bind, .handOver(to: _?, _), .share, .invite, .accept,
             .assign where account != nil:
             var mine = customer
             if case .assign(let new) = change { mine = new }
             guard mine == otherCustomer else { throw ApusError(.otherCustomer) }
-        case .unbind, .unshare, .assign, .disable: break
+        case .handOver(to: nil, _), .unshare, .assign, .disable: break
         }
         switch change {
         case .assign(let new):
@@ -79,11 +98,11 @@ extension DeviceRecord {
             guard account == nil else { throw ApusError(.boundToOtherUser) }
             (account, boundAtUnixMilliseconds) = (new, now * 1000)
             return []
-        case .unbind: return release(to: nil, now)
-        case .transfer(let new):
+        case .handOver(to: let new?, let keepsData):
             guard account != new else { throw ApusError(.boundToThisUser) }
             guard account != nil else { throw ApusError(.illegalRelation, "the device is bound to no account") }
-            return release(to: new, now)
+            return release(to: new, keepsData: keepsData, now)
+        case .handOver(to: nil, let keepsData): return release(to: nil, keepsData: keepsData, now)
         case .share(let share):
             guard let account else { throw ApusError(.illegalRelation, "the device is bound to no account") }
             guard share.account != account else { throw ApusError(.boundToThisUser) }
@@ -93,13 +112,34 @@ extension DeviceRecord {
                 shares[index] = share
                 return isLess ? [share.account] : []
             }
-            guard shares.count < Self.sharesMax else {
-                throw ApusError(.overloaded, "the device is shared with \(Self.sharesMax) accounts already")
-            }
+            invitations.removeAll { $0.account == share.account }
+            try checkRoom()
             shares.append(share)
+            return []
+        case .invite(let share):
+            guard let account else { throw ApusError(.illegalRelation, "the device is bound to no account") }
+            guard share.account != account else { throw ApusError(.boundToThisUser) }
+            if let index = invitations.firstIndex(where: { $0.account == share.account }) {
+                invitations[index] = share
+                return []
+            }
+            try checkRoom()
+            invitations.append(share)
+            return []
+        case .accept(let guest):
+            guard let index = invitations.firstIndex(where: { $0.account == guest }) else {
+                // A repeated request succeeds. Who was not invited learns nothing of the device.
+                guard shares.contains(where: { $0.account == guest }) else {
+                    throw ApusError(.illegalRelation, "the account is not invited to use the device")
+                }
+                return []
+            }
+            shares.append(invitations.remove(at: index))
             return []
         case .unshare(let other):
             guard other != account else { throw ApusError(.boundToThisUser) }
+            // An invitation gave no right.
+            invitations.removeAll { $0.account == other }
             // If it is not shared, nothing changes: a repeated request succeeds, and one of an account without a right
             // has no effect.
             guard let index = shares.firstIndex(where: { $0.account == other }) else { return [] }
@@ -117,11 +157,21 @@ extension DeviceRecord {
     /// a share that does not exist, which any account may ask for.
     package func isChanged(by change: DeviceRelationChange) -> Bool {
         switch change {
-        case .bind, .unbind, .transfer: true
+        case .bind, .handOver: true
         case .share(let share): !shares.contains(share)
-        case .unshare(let other): shares.contains { $0.account == other }
+        case .invite(let share):
+            shares.contains { $0.account == share.account } ? !shares.contains(share) : !invitations.contains(share)
+        case .accept(let guest): invitations.contains { $0.account == guest }
+        case .unshare(let other): (shares + invitations).contains { $0.account == other }
         case .assign(let new): customer != new
         case .disable(let new): isDisabled != new
+        }
+    }
+
+    /// - Throws: 10007.
+    private func checkRoom() throws(ApusError) {
+        guard shares.count + invitations.count < Self.sharesMax else {
+            throw ApusError(.overloaded, "the device is shared with \(Self.sharesMax) accounts already")
         }
     }
 
@@ -135,8 +185,9 @@ extension DeviceRecord {
             throw change.isBinding
                 ? ApusError(.otherCustomer) : ApusError(.illegalRelation, "the device is another customer's")
         case .account(let client):
-            // A guest may leave.
+            // A guest may leave, and decline or accept its invitation.
             if case .unshare(let other) = change, other == client { return }
+            if case .accept(let other) = change, other == client { return }
             if case .assign = change { throw ApusError(.illegalRelation, "an operator assigns devices") }
             if case .disable = change {
                 throw ApusError(.illegalRelation, "an operator or the device's customer disables it")
@@ -145,9 +196,13 @@ extension DeviceRecord {
         }
     }
 
-    private mutating func release(to new: AccountID?, _ now: Int64) -> [AccountID] {
+    private mutating func release(to new: AccountID?, keepsData: Bool, _ now: Int64) -> [AccountID] {
+        // Without an account there is nobody whose data it is: a request that is repeated wipes nothing more.
+        if !keepsData, account != nil {
+            dataSince = max(dataSince + 1, UInt64(clamping: now) * 1000)
+        }
         let former = ([account].compactMap(\.self) + shares.map(\.account)).filter { $0 != new }
-        (account, shares) = (new, [])
+        (account, shares, invitations) = (new, [], [])
         boundAtUnixMilliseconds = new == nil ? nil : now * 1000
         tokensAfter = now + 1
         return former
@@ -159,11 +214,20 @@ extension DeviceRelationChange {
         if case .bind = self { true } else { false }
     }
 
+    /// An account may have less rights afterwards, for good. A disabled device is enabled again with all of them.
+    package var endsRights: Bool {
+        switch self {
+        case .handOver, .unshare: true
+        case .share(let share), .invite(let share): !share.control
+        case .bind, .accept, .assign, .disable: false
+        }
+    }
+
     /// The device need not have connected before.
     package var createsRecord: Bool {
         switch self {
         case .bind, .assign: true
-        case .unbind, .transfer, .share, .unshare, .disable: false
+        case .handOver, .share, .invite, .accept, .unshare, .disable: false
         }
     }
 
@@ -171,25 +235,31 @@ extension DeviceRelationChange {
     /// that has the device.
     func checkedAccount(_ own: AccountID?) -> AccountID? {
         switch self {
-        case .bind(let other), .transfer(let other): other
-        case .share(let share): share.account
+        case .bind(let other): other
+        case .handOver(to: let other, _): other
+        case .share(let share), .invite(let share): share.account
+        case .accept(let guest): guest
         case .assign: own
-        case .unbind, .unshare, .disable: nil
+        case .unshare, .disable: nil
         }
     }
 
     /// Throws 10001 for a message without a change, with one that this release does not know, or with a name that is
     /// none.
-    init(_ message: SessionRelate) throws(ApusError) {
+    package init(_ message: SessionRelate) throws(ApusError) {
         func other() throws(ApusError) -> AccountID {
             guard let account = AccountID(rawValue: message.other) else { throw ApusError(.malformed) }
             return account
         }
         switch message.change {
         case .bind: self = .bind(try other())
-        case .unbind: self = .unbind
-        case .transfer: self = .transfer(try other())
-        case .share: self = .share(DeviceShare(account: try other(), control: message.control))
+        case .unbind: self = .handOver(to: nil, keepsData: message.keepData)
+        case .transfer: self = .handOver(to: try other(), keepsData: message.keepData)
+        case .share:
+            let share = DeviceShare(account: try other(), control: message.control)
+            // Also from a node of an earlier release: an account shares with consent only.
+            if case .account = try DeviceClient(message) { self = .invite(share) } else { self = .share(share) }
+        case .accept: self = .accept(try other())
         case .unshare: self = .unshare(try other())
         case .assign:
             let customer = CustomerID(rawValue: message.other)
@@ -206,10 +276,12 @@ extension DeviceRelationChange {
             $0.account = client.text
             switch self {
             case .bind(let other): ($0.change, $0.other) = (.bind, other.rawValue)
-            case .unbind: $0.change = .unbind
-            case .transfer(let other): ($0.change, $0.other) = (.transfer, other.rawValue)
-            case .share(let share):
+            case .handOver(to: let other, let keepsData):
+                ($0.change, $0.other) = (other == nil ? .unbind : .transfer, other?.rawValue ?? "")
+                $0.keepData = keepsData
+            case .share(let share), .invite(let share):
                 ($0.change, $0.other, $0.control) = (.share, share.account.rawValue, share.control)
+            case .accept(let guest): ($0.change, $0.other) = (.accept, guest.rawValue)
             case .unshare(let other): ($0.change, $0.other) = (.unshare, other.rawValue)
             case .assign(let customer): ($0.change, $0.other) = (.assign, customer?.rawValue ?? "")
             case .disable(let isDisabled): $0.change = isDisabled ? .disable : .enable

@@ -98,6 +98,40 @@ package nonisolated struct ThingLeaf: Sendable {
   /// Of a setting: the value that the device has, in JSON.
   package var reported: String = String()
 
+  /// Of a pending setting: who has written the value. The newest last.
+  package var writers: [ThingWriter] = []
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+/// Who has written a pending value, and with which token (docs/authority.md)
+package nonisolated struct ThingWriter: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var account: String = String()
+
+  /// The access id.
+  package var access: String = String()
+
+  /// Of the token's id; 0: it has none.
+  package var tokenTag: UInt64 = 0
+
+  /// Unix seconds.
+  package var issuedS: Int64 = 0
+
+  package var expiresS: Int64 = 0
+
+  /// The token is for certain devices only: what was written with it ends with it.
+  package var restricted: Bool = false
+
+  /// The leaf's version with this value. A writer of another version is not counted: a node of an earlier release has
+  /// changed the value since.
+  package var version: UInt64 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -114,6 +148,9 @@ package nonisolated struct ThingState: Sendable {
 
   /// In the order of root and name.
   package var leaves: [ThingLeaf] = []
+
+  /// Of the device's record when this was written: a later one has wiped what was there.
+  package var dataSinceMs: UInt64 = 0
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -182,6 +219,10 @@ package nonisolated struct ThingRead: Sendable {
   /// How old the value may be; 0: any age.
   package var maxAgeMs: UInt32 = 0
 
+  /// Of the device's record; 0: not known. If the state has an earlier one, what belonged to the former account is
+  /// wiped first. If it has a later one, the client is not the account's of now (8003). So in all messages.
+  package var dataSinceMs: UInt64 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -232,11 +273,24 @@ package nonisolated struct ThingWrite: Sendable {
   /// Clears the value of `checkedProduct`. Subsequent reads from it will return its default value.
   package mutating func clearCheckedProduct() {self._checkedProduct = nil}
 
+  /// Without its version. Absent from nodes of earlier releases: then the right is not checked again.
+  package var writer: ThingWriter {
+    get {_writer ?? ThingWriter()}
+    set {_writer = newValue}
+  }
+  /// Returns true if `writer` has been explicitly set.
+  package var hasWriter: Bool {self._writer != nil}
+  /// Clears the value of `writer`. Subsequent reads from it will return its default value.
+  package mutating func clearWriter() {self._writer = nil}
+
+  package var dataSinceMs: UInt64 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
 
   fileprivate var _checkedProduct: String? = nil
+  fileprivate var _writer: ThingWriter? = nil
 }
 
 /// 0x0123: the device reports a state, a setting or an action
@@ -262,6 +316,8 @@ package nonisolated struct ThingReport: Sendable {
   /// Clears the value of `checkedProduct`. Subsequent reads from it will return its default value.
   package mutating func clearCheckedProduct() {self._checkedProduct = nil}
 
+  package var dataSinceMs: UInt64 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -279,6 +335,8 @@ package nonisolated struct ThingAddUser: Sendable {
 
   package var json: String = String()
 
+  package var dataSinceMs: UInt64 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -291,6 +349,8 @@ package nonisolated struct ThingDeleteUser: Sendable {
   // methods supported on all messages.
 
   package var name: String = String()
+
+  package var dataSinceMs: UInt64 = 0
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -325,6 +385,9 @@ package nonisolated struct ThingChanged: Sendable {
   /// Unix milliseconds of the change by the clock of the owner; 0 from nodes of earlier releases.
   package var changedMs: Int64 = 0
 
+  /// That of the state afterwards.
+  package var dataSinceMs: UInt64 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -335,6 +398,8 @@ package nonisolated struct ThingListPending: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
+
+  package var dataSinceMs: UInt64 = 0
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -352,6 +417,64 @@ package nonisolated struct ThingListPendingReply: Sendable {
   /// The model's version.
   package var version: UInt64 = 0
 
+  /// Of each setting, in the same order.
+  package var writers: [ThingWriters] = []
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+package nonisolated struct ThingWriters: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var writers: [ThingWriter] = []
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+/// 0x0127: settings become again what the device has reported: those who have written them may not control it any more
+package nonisolated struct ThingWithdraw: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var settings: [ThingWithdraw.Setting] = []
+
+  package var dataSinceMs: UInt64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package nonisolated struct Setting: Sendable {
+    // SwiftProtobuf.Message conformance is added in an extension below. See the
+    // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+    // methods supported on all messages.
+
+    /// The value, such as ProWritable.volume.setVal.
+    package var path: String = String()
+
+    /// The leaf's version. If it has another one, it stays as it is.
+    package var version: UInt64 = 0
+
+    package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+    package init() {}
+  }
+
+  package init() {}
+}
+
+package nonisolated struct ThingWithdrawn: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var changes: [ThingChanged] = []
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -367,7 +490,7 @@ nonisolated extension ThingRoot: SwiftProtobuf._ProtoNameProviding {
 
 nonisolated extension ThingLeaf: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Leaf"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}root\0\u{1}name\0\u{1}value\0\u{1}time\0\u{1}version\0\u{1}reported\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}root\0\u{1}name\0\u{1}value\0\u{1}time\0\u{1}version\0\u{1}reported\0\u{1}writers\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -381,6 +504,7 @@ nonisolated extension ThingLeaf: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
       case 4: try { try decoder.decodeSingularInt64Field(value: &self.time) }()
       case 5: try { try decoder.decodeSingularUInt64Field(value: &self.version) }()
       case 6: try { try decoder.decodeSingularStringField(value: &self.reported) }()
+      case 7: try { try decoder.decodeRepeatedMessageField(value: &self.writers) }()
       default: break
       }
     }
@@ -405,6 +529,9 @@ nonisolated extension ThingLeaf: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
     if !self.reported.isEmpty {
       try visitor.visitSingularStringField(value: self.reported, fieldNumber: 6)
     }
+    if !self.writers.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.writers, fieldNumber: 7)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -415,6 +542,67 @@ nonisolated extension ThingLeaf: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
     if lhs.time != rhs.time {return false}
     if lhs.version != rhs.version {return false}
     if lhs.reported != rhs.reported {return false}
+    if lhs.writers != rhs.writers {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ThingWriter: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Writer"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}access\0\u{3}token_tag\0\u{3}issued_s\0\u{3}expires_s\0\u{1}restricted\0\u{1}version\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.account) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.access) }()
+      case 3: try { try decoder.decodeSingularFixed64Field(value: &self.tokenTag) }()
+      case 4: try { try decoder.decodeSingularInt64Field(value: &self.issuedS) }()
+      case 5: try { try decoder.decodeSingularInt64Field(value: &self.expiresS) }()
+      case 6: try { try decoder.decodeSingularBoolField(value: &self.restricted) }()
+      case 7: try { try decoder.decodeSingularUInt64Field(value: &self.version) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.account.isEmpty {
+      try visitor.visitSingularStringField(value: self.account, fieldNumber: 1)
+    }
+    if !self.access.isEmpty {
+      try visitor.visitSingularStringField(value: self.access, fieldNumber: 2)
+    }
+    if self.tokenTag != 0 {
+      try visitor.visitSingularFixed64Field(value: self.tokenTag, fieldNumber: 3)
+    }
+    if self.issuedS != 0 {
+      try visitor.visitSingularInt64Field(value: self.issuedS, fieldNumber: 4)
+    }
+    if self.expiresS != 0 {
+      try visitor.visitSingularInt64Field(value: self.expiresS, fieldNumber: 5)
+    }
+    if self.restricted != false {
+      try visitor.visitSingularBoolField(value: self.restricted, fieldNumber: 6)
+    }
+    if self.version != 0 {
+      try visitor.visitSingularUInt64Field(value: self.version, fieldNumber: 7)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: ThingWriter, rhs: ThingWriter) -> Bool {
+    if lhs.account != rhs.account {return false}
+    if lhs.access != rhs.access {return false}
+    if lhs.tokenTag != rhs.tokenTag {return false}
+    if lhs.issuedS != rhs.issuedS {return false}
+    if lhs.expiresS != rhs.expiresS {return false}
+    if lhs.restricted != rhs.restricted {return false}
+    if lhs.version != rhs.version {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -422,7 +610,7 @@ nonisolated extension ThingLeaf: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
 
 nonisolated extension ThingState: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".State"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}version\0\u{1}leaves\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}version\0\u{1}leaves\0\u{3}data_since_ms\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -432,6 +620,7 @@ nonisolated extension ThingState: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularUInt64Field(value: &self.version) }()
       case 2: try { try decoder.decodeRepeatedMessageField(value: &self.leaves) }()
+      case 3: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
       default: break
       }
     }
@@ -444,12 +633,16 @@ nonisolated extension ThingState: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if !self.leaves.isEmpty {
       try visitor.visitRepeatedMessageField(value: self.leaves, fieldNumber: 2)
     }
+    if self.dataSinceMs != 0 {
+      try visitor.visitSingularUInt64Field(value: self.dataSinceMs, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: ThingState, rhs: ThingState) -> Bool {
     if lhs.version != rhs.version {return false}
     if lhs.leaves != rhs.leaves {return false}
+    if lhs.dataSinceMs != rhs.dataSinceMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -552,7 +745,7 @@ nonisolated extension ThingStoredProductOwner: SwiftProtobuf.Message, SwiftProto
 
 nonisolated extension ThingRead: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Read"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}online\0\u{3}online_time\0\u{3}max_age_ms\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}online\0\u{3}online_time\0\u{3}max_age_ms\0\u{3}data_since_ms\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -564,6 +757,7 @@ nonisolated extension ThingRead: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
       case 2: try { try decoder.decodeSingularUInt32Field(value: &self.online) }()
       case 3: try { try decoder.decodeSingularInt64Field(value: &self.onlineTime) }()
       case 4: try { try decoder.decodeSingularUInt32Field(value: &self.maxAgeMs) }()
+      case 5: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
       default: break
       }
     }
@@ -582,6 +776,9 @@ nonisolated extension ThingRead: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
     if self.maxAgeMs != 0 {
       try visitor.visitSingularUInt32Field(value: self.maxAgeMs, fieldNumber: 4)
     }
+    if self.dataSinceMs != 0 {
+      try visitor.visitSingularUInt64Field(value: self.dataSinceMs, fieldNumber: 5)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -590,6 +787,7 @@ nonisolated extension ThingRead: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
     if lhs.online != rhs.online {return false}
     if lhs.onlineTime != rhs.onlineTime {return false}
     if lhs.maxAgeMs != rhs.maxAgeMs {return false}
+    if lhs.dataSinceMs != rhs.dataSinceMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -642,7 +840,7 @@ nonisolated extension ThingReadReply: SwiftProtobuf.Message, SwiftProtobuf._Mess
 
 nonisolated extension ThingWrite: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Write"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}json\0\u{3}if_version\0\u{3}checked_product\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}json\0\u{3}if_version\0\u{3}checked_product\0\u{1}writer\0\u{3}data_since_ms\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -654,6 +852,8 @@ nonisolated extension ThingWrite: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       case 2: try { try decoder.decodeSingularStringField(value: &self.json) }()
       case 3: try { try decoder.decodeSingularUInt64Field(value: &self.ifVersion) }()
       case 4: try { try decoder.decodeSingularStringField(value: &self._checkedProduct) }()
+      case 5: try { try decoder.decodeSingularMessageField(value: &self._writer) }()
+      case 6: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
       default: break
       }
     }
@@ -676,6 +876,12 @@ nonisolated extension ThingWrite: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     try { if let v = self._checkedProduct {
       try visitor.visitSingularStringField(value: v, fieldNumber: 4)
     } }()
+    try { if let v = self._writer {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 5)
+    } }()
+    if self.dataSinceMs != 0 {
+      try visitor.visitSingularUInt64Field(value: self.dataSinceMs, fieldNumber: 6)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -684,6 +890,8 @@ nonisolated extension ThingWrite: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if lhs.json != rhs.json {return false}
     if lhs.ifVersion != rhs.ifVersion {return false}
     if lhs._checkedProduct != rhs._checkedProduct {return false}
+    if lhs._writer != rhs._writer {return false}
+    if lhs.dataSinceMs != rhs.dataSinceMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -691,7 +899,7 @@ nonisolated extension ThingWrite: SwiftProtobuf.Message, SwiftProtobuf._MessageI
 
 nonisolated extension ThingReport: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Report"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}json\0\u{3}received_version\0\u{3}checked_product\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}json\0\u{3}received_version\0\u{3}checked_product\0\u{3}data_since_ms\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -703,6 +911,7 @@ nonisolated extension ThingReport: SwiftProtobuf.Message, SwiftProtobuf._Message
       case 2: try { try decoder.decodeSingularStringField(value: &self.json) }()
       case 3: try { try decoder.decodeSingularUInt64Field(value: &self.receivedVersion) }()
       case 4: try { try decoder.decodeSingularStringField(value: &self._checkedProduct) }()
+      case 5: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
       default: break
       }
     }
@@ -725,6 +934,9 @@ nonisolated extension ThingReport: SwiftProtobuf.Message, SwiftProtobuf._Message
     try { if let v = self._checkedProduct {
       try visitor.visitSingularStringField(value: v, fieldNumber: 4)
     } }()
+    if self.dataSinceMs != 0 {
+      try visitor.visitSingularUInt64Field(value: self.dataSinceMs, fieldNumber: 5)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -733,6 +945,7 @@ nonisolated extension ThingReport: SwiftProtobuf.Message, SwiftProtobuf._Message
     if lhs.json != rhs.json {return false}
     if lhs.receivedVersion != rhs.receivedVersion {return false}
     if lhs._checkedProduct != rhs._checkedProduct {return false}
+    if lhs.dataSinceMs != rhs.dataSinceMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -740,7 +953,7 @@ nonisolated extension ThingReport: SwiftProtobuf.Message, SwiftProtobuf._Message
 
 nonisolated extension ThingAddUser: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".AddUser"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}name\0\u{1}json\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}name\0\u{1}json\0\u{3}data_since_ms\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -750,6 +963,7 @@ nonisolated extension ThingAddUser: SwiftProtobuf.Message, SwiftProtobuf._Messag
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularStringField(value: &self.name) }()
       case 2: try { try decoder.decodeSingularStringField(value: &self.json) }()
+      case 3: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
       default: break
       }
     }
@@ -762,12 +976,16 @@ nonisolated extension ThingAddUser: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if !self.json.isEmpty {
       try visitor.visitSingularStringField(value: self.json, fieldNumber: 2)
     }
+    if self.dataSinceMs != 0 {
+      try visitor.visitSingularUInt64Field(value: self.dataSinceMs, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: ThingAddUser, rhs: ThingAddUser) -> Bool {
     if lhs.name != rhs.name {return false}
     if lhs.json != rhs.json {return false}
+    if lhs.dataSinceMs != rhs.dataSinceMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -775,7 +993,7 @@ nonisolated extension ThingAddUser: SwiftProtobuf.Message, SwiftProtobuf._Messag
 
 nonisolated extension ThingDeleteUser: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".DeleteUser"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}name\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}name\0\u{3}data_since_ms\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -784,6 +1002,7 @@ nonisolated extension ThingDeleteUser: SwiftProtobuf.Message, SwiftProtobuf._Mes
       // enabled. https://github.com/apple/swift-protobuf/issues/1034
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularStringField(value: &self.name) }()
+      case 2: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
       default: break
       }
     }
@@ -793,11 +1012,15 @@ nonisolated extension ThingDeleteUser: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if !self.name.isEmpty {
       try visitor.visitSingularStringField(value: self.name, fieldNumber: 1)
     }
+    if self.dataSinceMs != 0 {
+      try visitor.visitSingularUInt64Field(value: self.dataSinceMs, fieldNumber: 2)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: ThingDeleteUser, rhs: ThingDeleteUser) -> Bool {
     if lhs.name != rhs.name {return false}
+    if lhs.dataSinceMs != rhs.dataSinceMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -805,7 +1028,7 @@ nonisolated extension ThingDeleteUser: SwiftProtobuf.Message, SwiftProtobuf._Mes
 
 nonisolated extension ThingChanged: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Changed"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}json\0\u{1}version\0\u{3}previous_version\0\u{3}is_pending\0\u{3}product_differs\0\u{1}product\0\u{3}changed_ms\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}json\0\u{1}version\0\u{3}previous_version\0\u{3}is_pending\0\u{3}product_differs\0\u{1}product\0\u{3}changed_ms\0\u{3}data_since_ms\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -821,6 +1044,7 @@ nonisolated extension ThingChanged: SwiftProtobuf.Message, SwiftProtobuf._Messag
       case 6: try { try decoder.decodeSingularBoolField(value: &self.productDiffers) }()
       case 7: try { try decoder.decodeSingularStringField(value: &self.product) }()
       case 8: try { try decoder.decodeSingularInt64Field(value: &self.changedMs) }()
+      case 9: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
       default: break
       }
     }
@@ -851,6 +1075,9 @@ nonisolated extension ThingChanged: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if self.changedMs != 0 {
       try visitor.visitSingularInt64Field(value: self.changedMs, fieldNumber: 8)
     }
+    if self.dataSinceMs != 0 {
+      try visitor.visitSingularUInt64Field(value: self.dataSinceMs, fieldNumber: 9)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -863,6 +1090,7 @@ nonisolated extension ThingChanged: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if lhs.productDiffers != rhs.productDiffers {return false}
     if lhs.product != rhs.product {return false}
     if lhs.changedMs != rhs.changedMs {return false}
+    if lhs.dataSinceMs != rhs.dataSinceMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -870,18 +1098,29 @@ nonisolated extension ThingChanged: SwiftProtobuf.Message, SwiftProtobuf._Messag
 
 nonisolated extension ThingListPending: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".ListPending"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap()
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{3}data_since_ms\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
-    // Load everything into unknown fields
-    while try decoder.nextFieldNumber() != nil {}
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
+      default: break
+      }
+    }
   }
 
   package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.dataSinceMs != 0 {
+      try visitor.visitSingularUInt64Field(value: self.dataSinceMs, fieldNumber: 1)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: ThingListPending, rhs: ThingListPending) -> Bool {
+    if lhs.dataSinceMs != rhs.dataSinceMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -889,7 +1128,7 @@ nonisolated extension ThingListPending: SwiftProtobuf.Message, SwiftProtobuf._Me
 
 nonisolated extension ThingListPendingReply: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".ListPendingReply"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}settings\0\u{1}version\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}settings\0\u{1}version\0\u{1}writers\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -899,6 +1138,7 @@ nonisolated extension ThingListPendingReply: SwiftProtobuf.Message, SwiftProtobu
       switch fieldNumber {
       case 1: try { try decoder.decodeRepeatedMessageField(value: &self.settings) }()
       case 2: try { try decoder.decodeSingularUInt64Field(value: &self.version) }()
+      case 3: try { try decoder.decodeRepeatedMessageField(value: &self.writers) }()
       default: break
       }
     }
@@ -911,12 +1151,146 @@ nonisolated extension ThingListPendingReply: SwiftProtobuf.Message, SwiftProtobu
     if self.version != 0 {
       try visitor.visitSingularUInt64Field(value: self.version, fieldNumber: 2)
     }
+    if !self.writers.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.writers, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: ThingListPendingReply, rhs: ThingListPendingReply) -> Bool {
     if lhs.settings != rhs.settings {return false}
     if lhs.version != rhs.version {return false}
+    if lhs.writers != rhs.writers {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ThingWriters: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Writers"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}writers\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeRepeatedMessageField(value: &self.writers) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.writers.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.writers, fieldNumber: 1)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: ThingWriters, rhs: ThingWriters) -> Bool {
+    if lhs.writers != rhs.writers {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ThingWithdraw: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Withdraw"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}settings\0\u{3}data_since_ms\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeRepeatedMessageField(value: &self.settings) }()
+      case 2: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.settings.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.settings, fieldNumber: 1)
+    }
+    if self.dataSinceMs != 0 {
+      try visitor.visitSingularUInt64Field(value: self.dataSinceMs, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: ThingWithdraw, rhs: ThingWithdraw) -> Bool {
+    if lhs.settings != rhs.settings {return false}
+    if lhs.dataSinceMs != rhs.dataSinceMs {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ThingWithdraw.Setting: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = ThingWithdraw.protoMessageName + ".Setting"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}version\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.path) }()
+      case 2: try { try decoder.decodeSingularUInt64Field(value: &self.version) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.path.isEmpty {
+      try visitor.visitSingularStringField(value: self.path, fieldNumber: 1)
+    }
+    if self.version != 0 {
+      try visitor.visitSingularUInt64Field(value: self.version, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: ThingWithdraw.Setting, rhs: ThingWithdraw.Setting) -> Bool {
+    if lhs.path != rhs.path {return false}
+    if lhs.version != rhs.version {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ThingWithdrawn: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Withdrawn"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}changes\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeRepeatedMessageField(value: &self.changes) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.changes.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.changes, fieldNumber: 1)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: ThingWithdrawn, rhs: ThingWithdrawn) -> Bool {
+    if lhs.changes != rhs.changes {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

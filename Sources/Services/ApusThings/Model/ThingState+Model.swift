@@ -113,11 +113,12 @@ extension ThingState {
     ///
     /// - Parameters:
     ///   - known: the version that the leaf must have; 0: any.
+    ///   - writer: who has written it; nil: a node of an earlier release does not say.
     ///   - time: Unix seconds.
     /// - Throws: 20101 if the path cannot be written, 20102 if the text is not JSON of the right shape, 10030 if the
     ///   leaf has another version, 10002 if the model becomes too large.
     package mutating func write(
-        _ path: ThingPath, _ json: String, ifVersion known: UInt64, time: Int64
+        _ path: ThingPath, _ json: String, ifVersion known: UInt64, by writer: ThingWriter? = nil, time: Int64
     ) throws(ApusError) -> ThingChanged {
         guard let root = path.root, let name = path.name, root == .writable || root == .user else {
             throw ApusError(.pathIllegal, "only leaves of ProWritable and ProUser can be written")
@@ -132,7 +133,7 @@ extension ThingState {
             throw ApusError(.versionConflict, "\(root.name).\(name) has version \(leaf.version)")
         }
         leaf.value = try leaf.value(with: ThingPart(path, json))
-        return try put(leaf, time: time)
+        return try put(leaf, by: writer, time: time)
     }
 
     /// Adds a user property, or replaces its value (IV-D6).
@@ -195,9 +196,13 @@ extension ThingState {
         return try put(leaf, time: time)
     }
 
-    private mutating func put(_ leaf: ThingLeaf, time: Int64) throws(ApusError) -> ThingChanged {
-        let (index, isFound) = index(leaf.root, leaf.name)
+    private mutating func put(
+        _ new: ThingLeaf, by writer: ThingWriter? = nil, time: Int64
+    ) throws(ApusError) -> ThingChanged {
+        let (index, isFound) = index(new.root, new.name)
         let before = isFound ? leaves[index] : nil
+        var leaf = new
+        leaf.writers = leaf.writers(after: before, by: writer, version: version + 1)
         guard before.map({ !leaf.isExactly($0) }) ?? true else { return ThingChanged(leaf, from: version, to: version) }
         let longest = max(leaf.value.utf8.count, leaf.reported.utf8.count)
         guard longest <= Self.valueByteCountMax else {
@@ -210,7 +215,6 @@ extension ThingState {
                 .frameTooLarge,
                 "with \(leaf.path) of \(leaf.byteCount) bytes the model has \(size), and at most \(Self.byteCountMax)")
         }
-        var leaf = leaf
         version += 1
         if before.map({ !leaf.value.isExactly($0.value) }) ?? true { (leaf.time, leaf.version) = (time, version) }
         if isFound { leaves[index] = leaf } else { leaves.insert(leaf, at: index) }
@@ -230,12 +234,16 @@ extension ThingLeaf {
     package var path: String { "\(root.name).\(name)" }
     package var valuePath: String { "\(path).\(root.valueName)" }
 
-    var byteCount: Int { name.utf8.count + value.utf8.count + reported.utf8.count + ThingState.leafByteCount }
+    var byteCount: Int {
+        name.utf8.count + value.utf8.count + reported.utf8.count + ThingState.leafByteCount
+            + writers.reduce(0) { $0 + $1.account.utf8.count + $1.access.utf8.count + ThingState.leafByteCount }
+    }
 
     /// True if both are the same, byte by byte.
     func isExactly(_ other: ThingLeaf) -> Bool {
         root == other.root && name.isExactly(other.name) && value.isExactly(other.value)
             && reported.isExactly(other.reported) && time == other.time && version == other.version
+            && writers == other.writers
     }
 
     /// True for a setting whose value the device has not reported.
