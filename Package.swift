@@ -490,8 +490,8 @@ let package = Package(
         test(
             "ApusClientTests",
             [
-                "ApusCore", "ApusMedia", "ApusSessions", "ApusClient", "ApusDevice", "ApusTestKit", nioCore, crypto,
-                log,
+                "ApusCore", "ApusContract", "ApusMedia", "ApusSessions", "ApusClient", "ApusDevice", "ApusTestKit", nioCore,
+                crypto, protobuf, log,
             ]),
         test(
             "ApusDeviceTests",

@@ -48,7 +48,7 @@ struct OpenAPIDocumentTests {
         var api = ClientAPI()
         api.addSchemas(clientSchemas)
         api.on(ClientSubscribeRequest.self) { _, _ in .init() }
-        api.on(ClientReportPropertyRequest.self) { _, _ in .init() }
+        api.on(ClientUnsubscribeRequest.self) { _, _ in .init() }
         let text = Data(AsyncAPIDocument(api).text.utf8)
         let made = try #require(try JSONSerialization.jsonObject(with: text) as? [String: Any])
         let schemas = try #require((made["components"] as? [String: Any])?["schemas"] as? [String: Any])

@@ -187,6 +187,17 @@ struct RecorderTests {
         #expect(writer.framesOmitted > 0)
     }
 
+    @Test("Frames that wait for the disk are bounded, also where they are tiny (D13)")
+    func bound() {
+        let queue = FrameQueue(byteCountMax: 10_000)
+        let header = MediaHeader(position: FramePosition(epoch: 1, sequence: 0), ptsMicroseconds: 0)
+        for _ in 0..<1000 { queue.put(MediaFrame(header: header, payload: ByteBuffer(bytes: [1]))) }
+        #expect(queue.framesLost > 950)
+        #expect(queue.take().frames.count == 1000 - Int(queue.framesLost))
+        queue.put(MediaFrame(header: header, payload: ByteBuffer(bytes: [1])))
+        #expect(queue.take().frames.count == 1)
+    }
+
     @Test("A path that cannot be written, a full disk and an empty stream say so")
     func errors() async throws {
         let missing = #expect(throws: ApusError.self) { try MP4Recorder(path: "/nowhere/at/all.mp4") }

@@ -28,7 +28,7 @@ struct JoinStateMachineTests {
         }
     }
 
-    @Test("Where the incarnation before accepts a link, a node waits, for longer each time, and joins when it has ended")
+    @Test("Where the incarnation before accepts a link, a node waits, longer each time, and joins when it has ended")
     func duplicate() throws {
         var machine = machine()
         let map = try former()

@@ -18,7 +18,10 @@ struct CameraAddressTests {
         ("rtsp://a:b:c@[2001:db8::1]:5/x", "a", "b:c", "rtsp://[2001:db8::1]:5/x"),
         ("rtsp://[fe80::1%25eth0]/x", nil, nil, "rtsp://[fe80::1%25eth0]:554/x"),
         ("rtsp://cam:554/path/a@b", nil, nil, "rtsp://cam:554/path/a@b"),
-        ("rtsp://cam/user=admin&password=SECRET1&channel=1", nil, nil, "rtsp://cam:554/user=admin&password=SECRET1&channel=1"),
+        (
+            "rtsp://cam/user=admin&password=SECRET1&channel=1", nil, nil,
+            "rtsp://cam:554/user=admin&password=SECRET1&channel=1"
+        ),
     ]
 
     @Test("User, password, host and path are found, whatever the password has", arguments: addresses.indices)
@@ -34,7 +37,8 @@ struct CameraAddressTests {
         "What is no address is refused",
         arguments: [
             "", "rtsp://", "http://cam/", "cam", "rtsp:///x", "rtsp://cam:0/", "rtsp://cam:65536/", "rtsp://cam:x/",
-            "rtsp://a b/", "rtsp://cam/\r\nX: y", "rtsp://[::1/", "rtsp://me@/", "rtsp://" + String(repeating: "a", count: 5000),
+            "rtsp://a b/", "rtsp://cam/\r\nX: y", "rtsp://[::1/", "rtsp://me@/",
+            "rtsp://" + String(repeating: "a", count: 5000),
         ])
     func refused(text: String) { #expect(CameraAddress(text) == nil) }
 

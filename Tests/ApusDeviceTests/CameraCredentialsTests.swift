@@ -58,7 +58,9 @@ struct CameraCredentialsTests {
             "Digest realm = \"a \\\"b\\\", c\",nonce=n1 , stale=TRUE,, Basic realm=\"z\"")
         #expect(found.map(\.scheme) == ["Digest", "Basic"])
         #expect(found.first?.parameters == ["realm": "a \"b\", c", "nonce": "n1", "stale": "TRUE"])
-        for text in ["", "=", "\"\"", "a=b", ",,,=\"", "Digest realm=\"", "Digest =x", String(repeating: "=,", count: 8000)] {
+        for text in [
+            "", "=", "\"\"", "a=b", ",,,=\"", "Digest realm=\"", "Digest =x", String(repeating: "=,", count: 8000),
+        ] {
             _ = CameraCredentials.challenges(text)
         }
     }

@@ -10,8 +10,8 @@ import Synchronization
 
 /// A small RTSP camera on loopback (RFC 2326, RFC 6184): H.264 over the control connection.
 ///
-/// Each connection sends `frames` once, at their time, then closes; `connectionCount` says how many came. Those after the
-/// first send `then`, if it is given.
+/// Each connection sends `frames` once, at their time, then closes; `connectionCount` says how many came. Those after
+/// the first send `then`, if it is given.
 final class CameraServer: Sendable {
     let port: UInt16
     let connectionCount = Atomic<Int>(0)

@@ -58,10 +58,14 @@ struct FileSourceTests {
         expectWholeUnits(result)
     }
 
-    @Test("A file with a second header in the middle has a second configuration, in each pass", .enabled(if: Tool.ffmpeg != nil))
+    @Test(
+        "A file with a second header in the middle has a second configuration, in each pass",
+        .enabled(if: Tool.ffmpeg != nil))
     func secondHeader() async throws {
         let first = try make("one.flv", ["-c:v", "libx264", "-g", "25", "-an"], seconds: 1)
-        let second = try make("two.flv", ["-vf", "scale=160:120", "-c:v", "libx264", "-g", "25", "-an", "-output_ts_offset", "1"], seconds: 1)
+        let second = try make(
+            "two.flv", ["-vf", "scale=160:120", "-c:v", "libx264", "-g", "25", "-an", "-output_ts_offset", "1"],
+            seconds: 1)
         var bytes = try Data(contentsOf: URL(fileURLWithPath: first))
         // FLV has a header of 9 bytes and the size of no tag before it.
         bytes += try Data(contentsOf: URL(fileURLWithPath: second)).dropFirst(13)
@@ -79,7 +83,10 @@ struct FileSourceTests {
             // The second half is shown 20 s later.
             let path = try make(
                 name,
-                ["-vf", "setpts=PTS+gte(N\\,25)*20/TB", "-fps_mode", "passthrough", "-c:v", "libx264", "-bf", "0", "-an"])
+                [
+                    "-vf", "setpts=PTS+gte(N\\,25)*20/TB", "-fps_mode", "passthrough", "-c:v", "libx264", "-bf", "0",
+                    "-an",
+                ])
             let result = await collect(from: FileSource(path: path, loops: false, isPaced: false, log: log))
             let times = result.frames.map(\.dts)
             let longest = zip(times, times.dropFirst()).map { $1 - $0 }.max() ?? 0

@@ -35,7 +35,8 @@ struct RTPDepacketizerTests {
     }
     private static let start: [UInt8] = [0, 0, 0, 1]
 
-    @Test("Single units, aggregated units and fragments of H.264 are one picture; its time changes or its marker ends it")
+    @Test(
+        "Single units, aggregated units and fragments of H.264 are one picture; its time changes or its marker ends it")
     func h264() throws {
         let frames = try frames(PacketMaker.video) { maker in
             [
@@ -70,7 +71,8 @@ struct RTPDepacketizerTests {
         #expect(frames.map(\.bytes) == [Self.start + [0x41, 5]])
     }
 
-    @Test("A camera that marks every packet, and one that sends parameter sets with the time before, have whole pictures")
+    @Test(
+        "A camera that marks every packet, and one that sends parameter sets with the time before, have whole pictures")
     func markers() throws {
         let frames = try frames(PacketMaker.video) { maker in
             (1...3).flatMap { time in
@@ -164,7 +166,8 @@ struct RTPDepacketizerTests {
                 var packet = maker.packet(
                     UInt32.random(in: 0...3, using: &random), payload, marker: Bool.random(using: &random))
                 if Int.random(in: 0..<6, using: &random) == 0 {
-                    packet.setInteger(UInt8.random(in: 0...(.max), using: &random), at: Int.random(in: 0..<12, using: &random))
+                    packet.setInteger(
+                        UInt8.random(in: 0...(.max), using: &random), at: Int.random(in: 0..<12, using: &random))
                 }
                 _ = line.take(packet, of: 0, at: .zero + .milliseconds(index * 40))
                 line.take(report: packet, of: 0)

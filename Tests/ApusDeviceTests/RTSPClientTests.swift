@@ -53,14 +53,18 @@ struct RTSPClientTests {
         return try answer(&machine, request, 200, [("session", "12")])
     }
 
-    @Test("DESCRIBE, a SETUP for each track and PLAY, with a fresh nonce in between; packets come from the camera's channels")
+    @Test(
+        "DESCRIBE, a SETUP for each track and PLAY, with a fresh nonce in between; channels are the camera's"
+    )
     func dialogue() throws {
         var machine = try machine()
         let request = try play(&machine)
         #expect(request.hasPrefix("PLAY rtsp://cam:554/x/ ") && request.contains("Session: 12\r\n"))
         let playing = try answer(&machine, request)
         #expect(playing.isEmpty && machine.isPlaying && machine.timeout == .seconds(30))
-        for (channel, track, isReport) in [(4, 0, false), (5, 0, true), (2, 1, false), (3, 1, true)] as [(UInt8, Int, Bool)] {
+        for (channel, track, isReport) in [(4, 0, false), (5, 0, true), (2, 1, false), (3, 1, true)]
+            as [(UInt8, Int, Bool)]
+        {
             let actions = try machine.received(.packet(channel: channel, ByteBuffer(bytes: [1])))
             switch actions.first {
             case .packet(let found, _): #expect(found == track && !isReport)
@@ -97,18 +101,24 @@ struct RTSPClientTests {
         var stale = machine
         let third = try answer(&stale, second, 401, [("www-authenticate", Self.digest + "\"b\", stale=true")])
         #expect(third.contains("nonce=\"b\""))
-        guard case .unauthorized = failure({
-            _ = try answer(&stale, third, 401, [("www-authenticate", Self.digest + "\"c\", stale=true")])
-        }) else { return #expect(Bool(false), "a nonce is stale once") }
-        guard case .unauthorized(let error) = failure({
-            _ = try answer(&machine, second, 401, [("www-authenticate", Self.digest + "\"b\"")])
-        }) else { return #expect(Bool(false), "it is refused") }
+        guard
+            case .unauthorized = failure({
+                _ = try answer(&stale, third, 401, [("www-authenticate", Self.digest + "\"c\", stale=true")])
+            })
+        else { return #expect(Bool(false), "a nonce is stale once") }
+        guard
+            case .unauthorized(let error) = failure({
+                _ = try answer(&machine, second, 401, [("www-authenticate", Self.digest + "\"b\"")])
+            })
+        else { return #expect(Bool(false), "it is refused") }
         #expect(error.code == .mediaUnreadable && !error.message.contains("secret"))
         var open = try self.machine("rtsp://cam/x")
         let request = text([open.connected()])
-        guard case .unauthorized(let needed) = failure({
-            _ = try answer(&open, request, 401, [("www-authenticate", Self.digest + "\"b\"")])
-        }) else { return #expect(Bool(false), "it needs a password") }
+        guard
+            case .unauthorized(let needed) = failure({
+                _ = try answer(&open, request, 401, [("www-authenticate", Self.digest + "\"b\"")])
+            })
+        else { return #expect(Bool(false), "it needs a password") }
         #expect(needed.message.contains("requires a name and a password"))
     }
 
@@ -139,9 +149,11 @@ struct RTSPClientTests {
         let request = text([machine.connected()])
         let answered = text(try machine.received(.request(method: "OPTIONS", sequence: "7")))
         #expect(answered == "RTSP/1.0 501 Not Implemented\r\nCSeq: 7\r\n\r\n")
-        guard case .redirected("rtsp://cam:555/y") = failure({
-            _ = try answer(&machine, request, 302, [("location", "rtsp://cam:555/y")])
-        }) else { return #expect(Bool(false), "it is redirected") }
+        guard
+            case .redirected("rtsp://cam:555/y") = failure({
+                _ = try answer(&machine, request, 302, [("location", "rtsp://cam:555/y")])
+            })
+        else { return #expect(Bool(false), "it is redirected") }
     }
 }
 

@@ -136,7 +136,8 @@ struct RecordingFolderTests {
         let large = try await frames(seconds: 2)
         var pattern = try TestPattern(width: 96, height: 64, frameRate: 10)
         (pattern.keyIntervalSeconds, pattern.hasTone) = (1, false)
-        let small = try await TestPatternSource(pattern, frameCountMax: 20, isPaced: false).allFrames(byteCountMax: 64 << 20)
+        let small = try await TestPatternSource(pattern, frameCountMax: 20, isPaced: false).allFrames(
+            byteCountMax: 64 << 20)
         let records = try open()
         let writer = try RecordingWriter(records)
         var sent = 0
@@ -161,7 +162,8 @@ struct RecordingFolderTests {
         for name in names {
             let path = folder.file("records/\(name)")
             let text = Tool.run(
-                ffprobe, ["-v", "error", "-select_streams", "v", "-show_entries", "stream=width", "-of", "csv=p=0", path])
+                ffprobe,
+                ["-v", "error", "-select_streams", "v", "-show_entries", "stream=width", "-of", "csv=p=0", path])
             widths.insert(text?.filter(\.isNumber) ?? "")
             #expect(Tool.run("/usr/bin/ffmpeg", ["-v", "error", "-xerror", "-i", path, "-f", "null", "-"]) != nil)
         }

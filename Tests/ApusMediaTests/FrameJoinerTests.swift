@@ -26,7 +26,9 @@ struct FrameJoinerTests {
         return bytes
     }
 
-    @Test("What was split is joined, and each part may be sent", arguments: [1, max, max + 1, 5 << 20, 2 * max])
+    @Test(
+        "What was split is joined, and each part may be sent",
+        arguments: [1, max, max + 1, 5 << 20, MediaFrame.joinedByteCountMax])
     func roundTrip(count: Int) throws {
         let whole = payload(count)
         let frames = try parts(whole, from: 9)
@@ -45,7 +47,9 @@ struct FrameJoinerTests {
     }
 
     @Test("A payload beyond the largest picture is not split")
-    func tooLarge() { #expect(FrameJoiner.split(ByteBuffer(repeating: 1, count: MediaFrame.joinedByteCountMax + 1)) == nil) }
+    func tooLarge() {
+        #expect(FrameJoiner.split(ByteBuffer(repeating: 1, count: MediaFrame.joinedByteCountMax + 1)) == nil)
+    }
 
     @Test("A picture without one of its parts is dropped, and what follows is not", arguments: [0, 1])
     func missing(part: Int) throws {

@@ -9,16 +9,18 @@ struct MP4FormatTests {
 
     /// Writes frames of one video track at these times, and returns the durations in milliseconds.
     private func durations(
-        _ times: [Int64], arrivals: [Int64]? = nil, endsWith next: Int64? = nil
+        _ times: [Int64], arrivals: [Int64]? = nil, endsWith next: Int64? = nil, end: Int64? = nil
     ) throws -> [Int64] {
         var (maker, writer, output) = (FrameMaker(), FragmentedMP4Writer(), ByteBuffer())
         output.writeImmutableBuffer(try writer.write(maker.configuration(0, FrameMaker.video(.h264))))
         for (index, time) in times.enumerated() {
             output.writeImmutableBuffer(
-                try writer.write(maker.frame(0, milliseconds: time, flags: .key), arrival: arrivals.map { at($0[index]) })
+                try writer.write(
+                    maker.frame(0, milliseconds: time, flags: .key), arrival: arrivals.map { at($0[index]) })
             )
         }
-        output.writeImmutableBuffer(try writer.finish(until: next.map { maker.frame(0, milliseconds: $0, flags: .key) }))
+        let last = next.map { maker.frame(0, milliseconds: $0, flags: .key) }
+        output.writeImmutableBuffer(try writer.finish(until: last, arrival: end.map(at)))
         return try #require(ReadMP4(output).samples[1]).map { $0.duration / 1000 }
     }
 
@@ -55,6 +57,8 @@ struct MP4FormatTests {
     func continued() throws {
         #expect(try durations([0, 7000, 14_000], endsWith: 23_000) == [7000, 7000, 9000])
         #expect(try durations([0, 7000]) == [7000, 7000])
+        #expect(
+            try durations([0, 7000], arrivals: [0, 7000], end: 9000) == [7000, 2000], "it ends when the recording does")
     }
 
     @Test("A publisher that was away leaves its absence in the file")
@@ -119,7 +123,8 @@ struct MP4FormatTests {
         }
         output.writeImmutableBuffer(try writer.finish())
         let read = ReadMP4(output)
-        #expect(read.entries[1]?.map(\.width) == [640, 320] && read.entries[1]?.allSatisfy { $0.type == "avc1" } == true)
+        #expect(
+            read.entries[1]?.map(\.width) == [640, 320] && read.entries[1]?.allSatisfy { $0.type == "avc1" } == true)
         #expect(read.entries[2] == [ReadMP4.Entry(type: "hev1", width: 640, height: 320)])
         #expect(read.samples[1]?.map(\.entry) == [1, 1, 1, 2, 2, 2, 1, 1, 1])
         #expect(read.samples[1]?.map { $0.time / 1000 } == [0, 300, 600, 1000, 1300, 1600, 3000, 3300, 3600])

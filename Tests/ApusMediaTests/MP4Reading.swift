@@ -54,8 +54,9 @@ struct ReadMP4 {
                 var list = content
                 list.moveReaderIndex(forwardBy: 8)
                 Self.boxes(list) { type, entry in
-                    let (width, height) = entry.getMultipleIntegers(
-                        at: entry.readerIndex + 24, as: (UInt16, UInt16).self) ?? (0, 0)
+                    let (width, height) =
+                        entry.getMultipleIntegers(
+                            at: entry.readerIndex + 24, as: (UInt16, UInt16).self) ?? (0, 0)
                     let isVideo = ["avc1", "hev1"].contains(type)
                     found.append(Entry(type: type, width: isVideo ? width : 0, height: isVideo ? height : 0))
                 }

@@ -67,7 +67,8 @@ struct PictureSizeTests {
         #expect(size.width == set.width && size.height == set.height, "\(size)")
     }
 
-    @Test("A set that ends early, or has a flipped bit, is refused or has a size within bounds", arguments: sets.indices)
+    @Test(
+        "A set that ends early, or has a flipped bit, is refused or has a size within bounds", arguments: sets.indices)
     func damaged(_ index: Int) {
         let set = Self.sets[index]
         for count in 0..<8 { #expect(PictureSize(sequence: Array(set.unit.prefix(count)), codec: set.codec) == nil) }

@@ -20,7 +20,8 @@ struct DataDirectoryTests {
         let lock = try await claim(path)
         let refused = await #expect(throws: ApusError.self) { try await claim(path) }
         #expect(refused?.code == .stateForeign)
-        #expect(refused?.message.contains("(\(ProcessInfo.processInfo.processIdentifier))") == true, "\(refused as Any)")
+        let own = ProcessInfo.processInfo.processIdentifier
+        #expect(refused?.message.contains("(\(own))") == true, "\(refused as Any)")
         lock.release()
         try await claim(path).release()
     }

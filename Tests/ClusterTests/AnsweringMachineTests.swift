@@ -199,8 +199,9 @@ struct AnsweringMachineTests {
         let made = Tool.run(
             ffmpeg,
             [
-                "-v", "error", "-f", "lavfi", "-i", "nullsrc=size=160x120:rate=25,geq=random(1)*255:128:128", "-t", "28",
-                "-c:v", "libx264", "-preset", "ultrafast", "-tune", "zerolatency", "-g", "50", "-pix_fmt", "yuv420p",
+                "-v", "error", "-f", "lavfi", "-i", "nullsrc=size=160x120:rate=25,geq=random(1)*255:128:128", "-t",
+                "28", "-c:v", "libx264", "-preset", "ultrafast", "-tune", "zerolatency", "-g", "50", "-pix_fmt",
+                "yuv420p",
                 "-b:v", "410k", "-maxrate", "410k", "-bufsize", "100k", path,
             ])
         try #require(made != nil, "ffmpeg cannot make a clip")

@@ -137,7 +137,7 @@ struct AuthorizationTests {
         let key: (key: String, id: String)
 
         init() throws {
-            cluster = try Cluster(nodes: 1, basePort: 32_700)
+            cluster = try Cluster(nodes: 1, basePort: 22_650)
             api = CustomerAPI(cluster: cluster)
             signer = try TokenSigner(privateKeyPEM: Cluster.text(cluster.file("pki/token.key")))
             admin = try cluster.token("--role", "admin")

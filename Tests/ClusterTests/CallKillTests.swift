@@ -114,7 +114,10 @@ struct CallKillTests {
             try await eventually { () throws(ApusError) in _ = try await client.session.reportCallConnected(next) }
         }
         try await Task.sleep(for: .seconds(3))
-        #expect([bell, app].allSatisfy { !$0.notices(of: next).contains { if case .ended = $0.stage { true } else { false } } })
+        for client in [bell, app] {
+            let stages = client.notices(of: next).map(\.stage)
+            #expect(!stages.contains { if case .ended = $0 { true } else { false } }, "\(stages)")
+        }
         _ = try await app.session.hangUpCall(next)
     }
 }

@@ -81,21 +81,28 @@ struct ThingTests {
         #expect(answers[0].body == answers[1].body && answers[2].body.contains("21000"), "\(answers)")
     }
 
+    /// The events that a watcher has received.
+    private final class Heard: Sendable {
+        let events = Mutex<[(version: UInt64, missed: Bool)]>([])
+    }
+
     /// Apps at all nodes write at once: events come in the order of the versions, and the newest one has the newest
     /// value.
     private func hearsInOrder(
         _ cluster: Cluster, _ cam: DeviceID, _ watcher: ClientSession
     ) async throws {
         let leaf = "ProUser._buildIn.val.nickName"
-        let heard = Mutex<[(version: UInt64, missed: Bool)]>([])
+        let heard = Heard()
         let changes = watcher.propertyChanges(of: cam)
         try await withThrowingTaskGroup { group in
             group.addTask {
-                for try await event in changes { heard.withLock { $0.append((event.message.version, event.missed)) } }
+                for try await event in changes {
+                    heard.events.withLock { $0.append((event.message.version, event.missed)) }
+                }
             }
             try await eventually("the watcher hears") {
                 try await watcher.writeProperty(of: cam, path: leaf, json: "\"\(UInt64.random(in: 0...(.max)))\"")
-                return heard.withLock { !$0.isEmpty }
+                return heard.events.withLock { !$0.isEmpty }
             }
             try await withThrowingTaskGroup { writers in
                 for writer in 0..<4 {
@@ -115,11 +122,11 @@ struct ThingTests {
             }
             let newest = try await watcher.readProperty(of: cam).version
             try await eventually("the newest event is the newest value") {
-                heard.withLock { $0.last?.version == newest }
+                heard.events.withLock { $0.last?.version == newest }
             }
             group.cancelAll()
         }
-        let events = heard.withLock { $0 }
+        let events = heard.events.withLock { $0 }
         for (earlier, later) in zip(events, events.dropFirst()) {
             #expect(later.version == earlier.version + 1 || (later.missed && later.version >= earlier.version))
         }

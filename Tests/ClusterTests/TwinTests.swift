@@ -69,10 +69,12 @@ struct TwinTests {
         defer { for twin in twins { twin.end() } }
 
         #expect(try await waited { twins.contains(where: \.isUp) && twins.allSatisfy { $0.duplicate != nil } })
-        let first = try #require(twins.firstIndex(where: \.isUp))
+        let up = twins.firstIndex(where: \.isUp)
+        let first = try #require(up)
         let (serving, waiting) = (twins[first], twins[1 - first])
         #expect(serving.view.status?.incarnation != waiting.view.status?.incarnation)
-        for twin in twins { #expect(twin.duplicate?.contains("127.0.0.1:\(cluster.basePort + 10 + first * 50)") == true) }
+        let address = "127.0.0.1:\(cluster.basePort + 10 + first * 50)"
+        for twin in twins { #expect(twin.duplicate?.contains(address) == true) }
         #expect(waiting.duplicate?.contains("127.0.0.1:\(cluster.basePort + 60 - first * 50)") == true)
         #expect(serving.view.get("/healthz")?.status == 200 && waiting.view.get("/healthz")?.status == 503)
 

@@ -9,6 +9,7 @@ func fuzzTrack(_ input: [UInt8]) {
     precondition((try? TrackConfiguration(decoding: written)) == track, "a configuration is written otherwise")
     _ = ParameterSets(annexB: track.extraData, codec: track.codec).record(codec: track.codec)
     _ = ParameterSets(record: track.extraData, codec: track.codec)?.record(codec: track.codec)
+    _ = PictureSize(sequence: track.extraData, codec: track.codec)
     _ = NALUnits.withoutEmulation(track.extraData)
     if let prefix = ParameterSets.lengthByteCount(record: track.extraData, codec: track.codec) {
         _ = NALUnits.ranges(lengthPrefixed: track.extraData, prefix: prefix)

@@ -309,7 +309,7 @@ extension ErrorCode {
         Explanation(.notConnected, "notConnected", [.sdk], "Wait until the session is connected, and retry."),
         Explanation(
             .packageTooLarge, "packageTooLarge", [.sdk],
-            "Send smaller frames: one has at most 4 MiB. Lower the bit rate or the size of the pictures."),
+            "Send smaller frames: one has at most 8 MiB. Lower the bit rate or the size of the pictures."),
         Explanation(
             .unavailable, "unavailable", [.client, .operator],
             "Retry later, or at a node that provides the service, such as one with a relay."),

@@ -31,8 +31,8 @@ public enum UntrustedText {
     }
 
     /// The text with every character that could control a terminal, or that is not shown, as `\u0000`: the escape of
-    /// JSON, which means the same within a JSON text. Line feeds, tabs and the joiners of scripts and emoji stay. Nothing
-    /// else is changed or cut off.
+    /// JSON, which means the same within a JSON text. Line feeds, tabs and the joiners of scripts and emoji stay.
+    /// Nothing else is changed or cut off.
     public static func shown(_ text: String) -> String {
         let kept: [Unicode.Scalar] = ["\n", "\t", "\u{200c}", "\u{200d}"]
         let isShown: (Unicode.Scalar) -> Bool = { Self.isShown($0) || kept.contains($0) }

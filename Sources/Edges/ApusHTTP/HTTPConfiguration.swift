@@ -24,8 +24,8 @@ package struct HTTPConfiguration: Sendable {
     /// The maximum size of all header fields of a request together, in bytes. Beyond it the connection is closed with
     /// 400. Key `header_bytes_max`.
     package var headerByteCountMax = 16 << 10
-    /// The maximum size of a request body, in bytes. Larger ones are refused with 413. Key `body_bytes_max`. The default
-    /// has room for the largest piece of a greeting, 64 KiB in base64.
+    /// The maximum size of a request body, in bytes. Larger ones are refused with 413. Key `body_bytes_max`. The
+    /// default has room for the largest piece of a greeting, 64 KiB in base64.
     package var bodyByteCountMax = 128 << 10
     /// True if clients on other machines may send their tokens over plain HTTP; otherwise they get 12004. Key
     /// `tokens_from`.

@@ -86,7 +86,7 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
         context.fireUserInboundEventTriggered(event)
     }
 
-    /// A client that violates the protocol, or sends frames that cannot be read, is told so with 1002 (RFC 6455 §7.4.1).
+    /// A client that violates the protocol, or sends frames that cannot be read, receives 1002 (RFC 6455 §7.4.1).
     func errorCaught(context: ChannelHandlerContext, error: any Error) {
         switch error {
         case let violation as WebSocketViolation:

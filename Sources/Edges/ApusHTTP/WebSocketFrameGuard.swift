@@ -5,8 +5,8 @@ import NIOWebSocket
 /// Refuses frames that a client must not send (RFC 6455): without a mask (§5.1), with reserved bits, since no extension
 /// was agreed on (§5.2), and with reserved opcodes (§5.2). The connection is then closed with 1002 (§7.4.1).
 ///
-/// Confined to the connection's event loop. It is between NIO's decoder, which checks the lengths of control frames, and
-/// the aggregator, which discards these facts.
+/// Confined to the connection's event loop. It is between NIO's decoder, which checks the lengths of control frames,
+/// and the aggregator, which discards these facts.
 final class WebSocketFrameGuard: ChannelInboundHandler {
     typealias InboundIn = WebSocketFrame
     typealias InboundOut = WebSocketFrame

@@ -83,7 +83,8 @@ package struct DataDirectory {
                 throw ApusError(
                     .stateForeign,
                     "the data directory \(path) is in use by another process"
-                        + (holder.map { " (\($0))" } ?? "") + "; stop that one, or give this node a directory of its own")
+                        + (holder.map { " (\($0))" } ?? "")
+                        + "; stop that one, or give this node a directory of its own")
             }
             do {
                 try await Task.sleep(for: .milliseconds(20))

@@ -17,8 +17,8 @@ import NIOPosix
 import ServiceLifecycle
 
 /// One node: the only place that joins the parts.
-/// The start order is stores, incarnation, listeners, membership. The HTTP listener opens first, so operators see a node
-/// that waits to join. A node becomes a member once its listeners are open.
+/// The start order is stores, incarnation, listeners, membership. The HTTP listener opens first, so operators see a
+/// node that waits to join. A node becomes a member once its listeners are open.
 /// It stops in reverse: shards first, then clients, then links.
 package struct NodeServer: Sendable {
     private let configuration: NodeConfiguration

@@ -183,7 +183,9 @@ struct SequenceFormat {
         layers = Int(bytes[2] >> 1 & 7) + 1
         isNested = bytes[2] & 1 == 1
         profile = Array(bytes[3..<15])
-        guard reader.exponentialGolomb() != nil, let chroma = reader.exponentialGolomb(), chroma <= 3 else { return nil }
+        guard reader.exponentialGolomb() != nil, let chroma = reader.exponentialGolomb(), chroma <= 3 else {
+            return nil
+        }
         if chroma == 3 { guard reader.bits(1) != nil else { return nil } }
         guard reader.exponentialGolomb() != nil, reader.exponentialGolomb() != nil, let window = reader.bits(1) else {
             return nil

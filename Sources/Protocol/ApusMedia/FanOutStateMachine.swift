@@ -61,7 +61,7 @@ public struct FanOutStateMachine: Sendable {
 
     public init(
         ring: FrameRing, liveFloor: FramePosition? = nil, batchByteCountMax: Int = 512 << 10,
-        lagByteCountMax: Int = 8 << 20
+        lagByteCountMax: Int = 4 << 20
     ) {
         self.ring = ring
         self.liveFloor = liveFloor

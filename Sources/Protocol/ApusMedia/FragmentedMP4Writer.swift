@@ -11,9 +11,9 @@ public import NIOCore
 /// the duration of the one before. Decode times are the running sum of the durations. A position of a later epoch
 /// continues right after what is written, and after the time that has passed since, where it is known.
 ///
-/// The head cannot change, so a file holds the formats that it has (``takes(_:)``): a stream with another size, codec or
-/// track continues in the next file. Where the whole stream is known before, as with a stored message, the head has all
-/// of its formats: one sample entry for each of a track's codec, and a further track for another codec.
+/// The head cannot change, so a file holds the formats that it has (``takes(_:)``): a stream with another size, codec
+/// or track continues in the next file. Where the whole stream is known before, as with a stored message, the head has
+/// all of its formats: one sample entry for each of a track's codec, and a further track for another codec.
 public struct FragmentedMP4Writer: Sendable {
     /// The size of a fragment, and the most that waits for the head.
     public struct Limits: Sendable, Hashable {
@@ -29,8 +29,8 @@ public struct FragmentedMP4Writer: Sendable {
     /// Ticks a second of every track.
     static let timescale: UInt32 = 1_000_000
     /// Up to this distance, in microseconds, a frame's times are believed: nothing came for so long. A longer distance
-    /// is a jump of the publisher's clock if the frames arrived within half of it. The time line then continues with the
-    /// time between the arrivals.
+    /// is a jump of the publisher's clock if the frames arrived within half of it. The time line then continues with
+    /// the time between the arrivals.
     static let stepBelieved: Int64 = 30_000_000
     /// A longer distance, in microseconds, is a jump if the times of arrival are unknown. The time line then continues
     /// with the usual distance.
@@ -179,8 +179,9 @@ public struct FragmentedMP4Writer: Sendable {
     /// Ends the file. Returns the remaining bytes.
     ///
     /// - Parameters:
-    ///   - next: the frame with which the next file begins. The last frame of its track lasts until then.
-    ///   - arrival: when that frame arrived.
+    ///   - next: the frame with which the next file begins. The last frame of its track lasts until then. Nil: the last
+    ///     frames have the usual duration, and do not last longer than until `arrival`.
+    ///   - arrival: when that frame arrived, or when the recording ends.
     /// - Throws: 10026 if no configuration ever came.
     public mutating func finish(
         until next: MediaFrame? = nil, arrival: MonotonicTime? = nil
@@ -194,7 +195,7 @@ public struct FragmentedMP4Writer: Sendable {
         }
         for index in tracks.indices {
             let isOfTrack = next.map { current[$0.header.track] == index && $0.header.position.epoch == epoch } ?? false
-            close(index, until: isOfTrack ? next : nil, isOfTrack ? arrival : nil, &output)
+            close(index, until: isOfTrack ? next : nil, isOfTrack || next == nil ? arrival : nil, &output)
         }
         writeFragment(&output)
         return output
@@ -321,11 +322,13 @@ public struct FragmentedMP4Writer: Sendable {
         let passed = arrival.flatMap { arrival in came.map { (arrival - $0).nanoseconds / 1000 } }
         if length <= 0 {
             length = tracks[index].usualStep
+        } else if next == nil {
+            length = min(length, max(passed ?? length, tracks[index].usualStep))
         } else if let passed, length > Self.stepBelieved, passed < length / 2 {
             length = max(passed, tracks[index].usualStep)
         } else if passed == nil, length > Self.stepMax {
             length = tracks[index].usualStep
-        } else if next != nil {
+        } else {
             tracks[index].lastStep = min(length, Self.stepBelieved)
         }
         tracks[index].samples.append(

@@ -31,7 +31,7 @@ public struct FrameRingLimits: Sendable, Hashable {
     /// The most frames that a channel holds. Key `channels.ring_frames_max`.
     public var frameCountMax: Int
 
-    public init(byteCountMax: Int = 16 << 20, duration: Duration = .seconds(10), frameCountMax: Int = 4096) {
+    public init(byteCountMax: Int = 8 << 20, duration: Duration = .seconds(10), frameCountMax: Int = 4096) {
         self.byteCountMax = byteCountMax
         self.duration = duration
         self.frameCountMax = frameCountMax

@@ -104,9 +104,9 @@ public struct MediaFrame: Sendable, Hashable {
     /// The largest payload of one frame, in bytes: with its headers it has the 4 MiB that a node takes from a client. A
     /// larger picture is sent in several frames (``MediaFlags/continued``).
     public static let payloadByteCountMax = (4 << 20) - 256
-    /// The largest picture or packet of sound, in bytes. With what follows it, it fits into the ring of a channel
-    /// (``FrameRingLimits/byteCountMax``). It is ample for a key frame of a 4K camera.
-    public static let joinedByteCountMax = 2 * payloadByteCountMax
+    /// The largest picture or packet of sound, in bytes, in several frames. It fits into the ring of a channel with the
+    /// default limit (``FrameRingLimits/byteCountMax``).
+    public static let joinedByteCountMax = (8 << 20) - (64 << 10)
 
     public var header: MediaHeader
     /// Video in Annex B or length-prefixed form, as the configuration says; audio as one packet.

@@ -18,7 +18,9 @@ public struct TrackConfigurations: Sendable {
     @discardableResult
     public mutating func put(_ frame: MediaFrame) -> Bool {
         let track = frame.header.track
-        guard frame.header.flags.contains(.configuration), track < TrackConfiguration.trackCountMax else { return false }
+        guard frame.header.flags.contains(.configuration), track < TrackConfiguration.trackCountMax else {
+            return false
+        }
         let known = frames.updateValue(frame, forKey: track)
         guard let configuration = try? TrackConfiguration(decoding: frame.payload) else { return true }
         let ended = frames.keys.filter { Self.hasEnded($0, after: configuration, of: track) }

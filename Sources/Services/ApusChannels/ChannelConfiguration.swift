@@ -7,7 +7,7 @@ package struct ChannelConfiguration: Sendable {
     /// The most bytes of one write to a receiver. Key `channels.batch_bytes_max`.
     package var batchByteCountMax = 512 << 10
     /// How far a viewer may lag before it continues at the last key frame, in bytes. Key `channels.lag_bytes_max`.
-    package var lagByteCountMax = 8 << 20
+    package var lagByteCountMax = 4 << 20
     /// How long audio waits for the next video frame, to be sent in the same write. It must be longer than a frame at
     /// 25 per second lasts; otherwise every second wait ends in a write of its own. A publisher's other messages may
     /// wait as long, see `ReceivePacing`. Key `channels.audio_hold`.

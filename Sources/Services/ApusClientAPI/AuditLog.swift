@@ -30,29 +30,50 @@ package struct AuditActor: Sendable, Hashable {
 /// and the result.
 ///
 /// A change by an operator or a customer's key always has its line. What clients can cause as often as they like is
-/// limited: refusals, and changes by apps and devices have ``perMinuteMax`` lines in a minute for each account, and
-/// ``perMinuteOfAllMax`` together.
+/// limited for each account and for all together: changes by apps and devices (``changesMax``), and refusals
+/// (``refusalsMax``). No refusal takes the line of a change.
 ///
 /// Isolation: any thread; a `Mutex` guards the limits.
 package final class AuditLog: Sendable {
-    /// Limited lines of one account in a minute, and at once.
-    package static let perMinuteMax = 10
-    /// Limited lines of all accounts in a minute, and at once.
-    package static let perMinuteOfAllMax = 300
+    /// Changes by the apps and devices of one account that have a line in a minute, and at once.
+    package static let changesMax = 60
+    /// Refusals of one account that have a line in a minute, and at once.
+    package static let refusalsMax = 10
+    /// All accounts together have as many lines as this number of accounts.
+    package static let accountsOfAll = 30
     /// Accounts that are counted at once.
     private static let accountsMax = 4096
 
+    private struct Limit {
+        private var each: RateLimiter<String>
+        private var all: RateLimiter<Bool>
+
+        init(perMinute count: Int) {
+            each = RateLimiter(count, per: .seconds(60), burst: count, keysMax: AuditLog.accountsMax)
+            let sum = count * AuditLog.accountsOfAll
+            all = RateLimiter(sum, per: .seconds(60), burst: sum)
+        }
+
+        mutating func take(_ account: String, at now: MonotonicTime) -> Bool {
+            each.take(account, at: now) && all.take(true, at: now)
+        }
+    }
+
     private struct Limits {
-        var each = RateLimiter<String>(
-            AuditLog.perMinuteMax, per: .seconds(60), burst: AuditLog.perMinuteMax, keysMax: AuditLog.accountsMax)
-        var all = RateLimiter<Bool>(
-            AuditLog.perMinuteOfAllMax, per: .seconds(60), burst: AuditLog.perMinuteOfAllMax)
+        var changes = Limit(perMinute: AuditLog.changesMax)
+        var refusals = Limit(perMinute: AuditLog.refusalsMax)
         /// Lines that were left out since the last one.
         var leftOut = 0
 
         /// Nil: leave the line out. Otherwise the number of those that were left out before it.
-        mutating func take(_ account: String, isLimited: Bool, at now: MonotonicTime) -> Int? {
-            guard !isLimited || (each.take(account, at: now) && all.take(true, at: now)) else {
+        mutating func take(_ actor: AuditActor, isRefusal: Bool, at now: MonotonicTime) -> Int? {
+            let isTaken =
+                if isRefusal {
+                    refusals.take(actor.account, at: now)
+                } else {
+                    actor.isPrivileged || changes.take(actor.account, at: now)
+                }
+            guard isTaken else {
                 leftOut += 1
                 return nil
             }
@@ -77,8 +98,7 @@ package final class AuditLog: Sendable {
         now: MonotonicTime = .now()
     ) {
         actions.increment()
-        let isLimited = error != nil || !actor.isPrivileged
-        let before = limits.withLock { $0.take(actor.account, isLimited: isLimited, at: now) }
+        let before = limits.withLock { $0.take(actor, isRefusal: error != nil, at: now) }
         guard let before else { return leftOut.increment() }
         var facts: Logger.Metadata = [
             "audit": "\(request)", LogKey.access: "\(actor.access)", LogKey.account: "\(actor.account)",

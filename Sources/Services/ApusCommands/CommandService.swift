@@ -167,7 +167,8 @@ package final class CommandService: Service, DeviceReader, Sendable {
         if !isAsleep { try await connections.listen(connection, device, timeout: try call.timeLeft()) }
     }
 
-    /// The device sleeps from now on: it receives no command, also none that is on its way to this node. Or it is awake.
+    /// The device sleeps from now on: it receives no command, also none that is on its way to this node. Or it is
+    /// awake.
     func slept(_ isAsleep: Bool, _ call: ClientCall) async throws(ApusError) {
         guard let device = call.session.device, let connection = call.connection else { return }
         if isAsleep {

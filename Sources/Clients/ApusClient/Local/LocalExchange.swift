@@ -61,7 +61,8 @@ final class LocalExchange: ChannelInboundHandler, @unchecked Sendable {  // SAFE
             }
             return try await answer.futureResult.get()
         } catch {
-            throw error as? ApusError ?? ApusError(.connectFailed, "TLS with the device fails: \(error.connectionReason)")
+            throw error as? ApusError
+                ?? ApusError(.connectFailed, "TLS with the device fails: \(error.connectionReason)")
         }
     }
 

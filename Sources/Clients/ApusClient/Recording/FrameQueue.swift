@@ -5,7 +5,8 @@ import Synchronization
 
 /// Frames that wait for a thread that writes them to a disk.
 ///
-/// If the disk is too slow and ``byteCountMax`` payload bytes wait, the newest frames are refused and counted.
+/// If the disk is too slow and ``byteCountMax`` bytes wait, the newest frames are refused and counted. A frame counts with
+/// its payload and ``overhead``.
 ///
 /// Concurrency model: ``put(_:)`` and ``close()`` from any thread, ``take()`` from one.
 package final class FrameQueue: Sendable {
@@ -22,6 +23,8 @@ package final class FrameQueue: Sendable {
         var framesLost: UInt64 = 0
     }
 
+    /// What a frame takes beside its payload, in bytes.
+    private static let overhead = 256
     private let byteCountMax: Int
     private let state = Mutex(State())
     private let signal = Signal()
@@ -33,7 +36,7 @@ package final class FrameQueue: Sendable {
 
     /// Adds a frame. Returns at once.
     package func put(_ frame: MediaFrame) {
-        let (bytes, arrival) = (frame.payload.readableBytes, MonotonicTime.now())
+        let (bytes, arrival) = (frame.payload.readableBytes + Self.overhead, MonotonicTime.now())
         let isTaken = state.withLock { state in
             guard !state.isClosed, state.byteCount + bytes <= byteCountMax else {
                 state.framesLost += 1

@@ -102,7 +102,7 @@ public final class MP4Recorder: Sendable {
                     try put(writer.write(queued.frame, arrival: queued.arrival), in: file)
                 }
                 guard isClosed else { continue }
-                try put(writer.finish(), in: file)
+                try put(writer.finish(arrival: .now()), in: file)
                 count += writer.frameCount
                 return state.withLock { $0.framesRecorded = count }
             }

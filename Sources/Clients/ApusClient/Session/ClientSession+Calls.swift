@@ -74,8 +74,8 @@ extension ClientSession {
         public let relay: RelayCredentials?
     }
 
-    /// The calls of this client. Each notice comes once. Receiving a ring reports that this client rings (CALL-7). A call
-    /// of which no node knows any more, since all of them died, ends with −2532 when the client has returned.
+    /// The calls of this client. Each notice comes once. Receiving a ring reports that this client rings (CALL-7).
+    /// A call of which no node knows any more, since all of them died, ends with −2532 when the client has returned.
     ///
     /// One sequence at a time; see ``events(of:as:bufferMax:)``.
     public func calls() -> Calls { Calls(session: self) }

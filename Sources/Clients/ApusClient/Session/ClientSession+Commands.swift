@@ -206,16 +206,20 @@ extension ClientSession {
     /// Repeats a request that changes nothing if it is repeated, while nodes fail.
     ///
     /// - Throws: 21025 if no node was connected for five seconds, 21001 if connections broke after the request was sent
-    ///   and it could not be sent again, or the last error at the deadline.
+    ///   and it could not be sent again, or the last error at the deadline. If records could not be written before,
+    ///   that is 10021 also where no answer came to the last attempt.
     package func repeating<T: Sendable>(
         until deadline: MonotonicTime, _ request: @Sendable (Duration) async throws(ApusError) -> T
     ) async throws(ApusError) -> T {
         var offlineSince: MonotonicTime?
         var wasSent = false
+        var unwritten: ApusError?
         while true {
             do throws(ApusError) {
                 return try await request(max(.milliseconds(1), deadline - .now()))
             } catch {
+                if let unwritten, [.deadlineExceeded, .answerTimedOut].contains(error.code) { throw unwritten }
+                unwritten = error.code == .storageFailed ? error : nil
                 guard !Self.isLasting(error), error.code != .cancelled, error.code != .deadlineExceeded else {
                     throw error.code == .deadlineExceeded ? ApusError(.answerTimedOut, error.message) : error
                 }

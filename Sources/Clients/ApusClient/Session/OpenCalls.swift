@@ -66,7 +66,8 @@ extension ClientSession {
     static let callTopic = "calls/own"
     private static let checkAgain = TimeAmount.seconds(1)
 
-    /// The subscription of calls has begun again: asks whether the cluster still knows those of this client. On the loop.
+    /// The subscription of calls has begun again: asks whether the cluster still knows those of this client. On the
+    /// loop.
     func checkCalls(on connection: ClientConnection) {
         for call in openCalls.withLock({ $0.calls }) {
             let question = Self.event(.confirmed, of: call.id, stage: call.stage)

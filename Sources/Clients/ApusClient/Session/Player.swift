@@ -75,8 +75,8 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
     ///   - session: the session on which it plays.
     ///   - device: the device whose channel it plays.
     ///   - source: the number of the device's source.
-    ///   - onFrame: called for every frame. A picture that was sent in parts is one frame. Frames with `.repeated` are configurations that are sent again at the start
-    ///     of a join. They are not part of the sequence.
+    ///   - onFrame: called for every frame. A picture that was sent in parts is one frame. Frames with `.repeated` are
+    ///     configurations that are sent again at the start of a join. They are not part of the sequence.
     ///   - onEvent: called for everything else.
     public convenience init(
         session: ClientSession, device: DeviceID, source: UInt16 = 0,

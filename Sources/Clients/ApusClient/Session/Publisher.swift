@@ -7,6 +7,7 @@ import Foundation
 import Logging
 public import NIOCore
 import SwiftProtobuf
+import Synchronization
 
 /// The limits of the frames that a publisher keeps (D7).
 public struct PublisherLimits: Sendable, Hashable {
@@ -14,6 +15,9 @@ public struct PublisherLimits: Sendable, Hashable {
     public var byteCountMax = 16 << 20
     /// The most frames that are kept.
     public var frameCountMax = 2048
+    /// The most bytes of frames that wait for the session's event loop, with 256 for each frame. Beyond it frames are
+    /// refused: the source sends faster than this machine can. Configurations have as much again.
+    public var handOverByteCountMax = 32 << 20
     /// How long a frame is kept although it was acknowledged: the two nodes that have it may be cut off together, and
     /// the others declare them dead within this time. Acknowledged frames take no room from those that are not.
     public var retention: Duration = .seconds(1)
@@ -75,6 +79,11 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     private var ending: CheckedContinuation<Void, Never>?
     /// Frames that were dropped before they were acknowledged, for lack of room.
     public private(set) var framesAbandoned: UInt64 = 0
+    /// Frames that were refused because the event loop is too slow for the source.
+    public var framesRefused: UInt64 { refusedCount.load(ordering: .relaxed) }
+    private let refusedCount = Atomic<UInt64>(0)
+    /// Bytes on their way to the event loop.
+    private let handedOver = Atomic<Int>(0)
 
     private struct Kept {
         var frame: MediaFrame
@@ -188,7 +197,15 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     public func send(
         track: UInt8, ptsMicroseconds: Int64, dtsDeltaMicroseconds: Int32, flags: MediaFlags, payload: ByteBuffer
     ) {
+        let byteCount = payload.readableBytes + 256
+        let bound = limits.handOverByteCountMax * (flags.contains(.configuration) ? 2 : 1)
+        guard handedOver.load(ordering: .relaxed) <= bound else {
+            refusedCount.add(1, ordering: .relaxed)
+            return
+        }
+        handedOver.add(byteCount, ordering: .relaxed)
         session.eventLoop.execute { [self] in
+            handedOver.subtract(byteCount, ordering: .relaxed)
             guard !isOver, ending == nil else { return }
             guard let parts = FrameJoiner.split(payload) else {
                 sendEnd()

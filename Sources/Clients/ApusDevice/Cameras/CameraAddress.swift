@@ -2,8 +2,8 @@ import ApusCore
 
 /// The address of a network camera: `rtsp://USER:PASSWORD@HOST:PORT/PATH`, or `rtsps://` for TLS.
 ///
-/// A password may contain `/`, `?` and `#` as they are: text before an `@` belongs to the user's part if it could not be
-/// a host and a port. `%` followed by two hexadecimal digits is a byte, as in every URL.
+/// A password may contain `/`, `?` and `#` as they are: text before an `@` belongs to the user's part if it could not
+/// be a host and a port. `%` followed by two hexadecimal digits is a byte, as in every URL.
 ///
 /// Logs show ``shown`` alone. Cameras take passwords in the path too, such as `/user=admin&password=secret`.
 package struct CameraAddress: Sendable, Hashable {

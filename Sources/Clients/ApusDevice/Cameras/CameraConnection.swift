@@ -5,10 +5,11 @@ import NIOCore
 
 /// The TCP connection to a camera, with TLS for `rtsps://`.
 ///
-/// A camera's certificate is its own, so TLS protects from those who listen, and not from those who answer in its place.
+/// A camera's certificate is its own, so TLS protects from those who listen, and not from those who answer in its
+/// place.
 ///
-/// Concurrency model: created, used and released on one thread. Calls block in slices, so that a stop request is noticed
-/// within ``slice``.
+/// Concurrency model: created, used and released on one thread. Calls block in slices, so that a stop request is
+/// noticed within ``slice``.
 final class CameraConnection {
     private let socket: Int32
     private var tls: TLSSession?

@@ -5,8 +5,8 @@ package import NIOCore
 /// One camera's frames on one time line, over many connections.
 ///
 /// Frames are emitted once the configuration of every track is known, from each connection's first key frame on, and
-/// again from the next one after a picture that was too large. A configuration is repeated only if it differs. Frames of
-/// one connection keep the camera's order. Pure value.
+/// again from the next one after a picture that was too large. A configuration is repeated only if it differs. Frames
+/// of one connection keep the camera's order. Pure value.
 package struct CameraLine {
     package enum Event {
         case configuration(track: UInt8, TrackConfiguration)

@@ -14,7 +14,7 @@ final class CameraStream {
     private var machine: RTSPClientStateMachine
     private var decoder = RTSPMessageDecoder()
     private let opened = MonotonicTime.now()
-    /// When the camera last sent anything, and when media.
+    /// When the camera last sent anything, and when a picture or sound was complete.
     private var lastBytes: MonotonicTime
     private var lastMedia: MonotonicTime
     private var lastKeepalive: MonotonicTime
@@ -85,8 +85,10 @@ final class CameraStream {
                 line.begin(tracks: tracks, at: now)
             case .playing: (playing, lastMedia) = (now, now)
             case .packet(let track, let bytes):
-                lastMedia = now
-                for event in line.take(bytes, of: track, at: now) { pass(event, now, deliver) }
+                let events = line.take(bytes, of: track, at: now)
+                // Packets without an end of a picture are none.
+                if !events.isEmpty { lastMedia = now }
+                for event in events { pass(event, now, deliver) }
             case .report(let track, let bytes): line.take(report: bytes, of: track)
             }
         }

@@ -86,8 +86,8 @@ package struct RTPClock: Sendable {
         wallOffset = report.wallMicroseconds - (base + microseconds(units))
     }
 
-    /// Moves the clock so that it agrees with that of another track, as both cameras' reports say. A small difference is
-    /// not heard, and a large one is an error of the reports: then the arrival counts.
+    /// Moves the clock so that it agrees with that of another track, as both cameras' reports say. A small difference
+    /// is not heard, and a large one is an error of the reports: then the arrival counts.
     package mutating func follow(_ other: RTPClock) {
         guard let mine = wallOffset, let theirs = other.wallOffset else { return }
         let difference = mine - theirs

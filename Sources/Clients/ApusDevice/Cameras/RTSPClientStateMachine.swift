@@ -3,9 +3,9 @@ package import NIOCore
 
 /// Asks a camera for its stream: DESCRIBE, a SETUP for each track over TCP, and PLAY (RFC 2326), and keeps its session.
 ///
-/// OPTIONS comes later, as a keepalive: cameras answer the other requests without it. A request that is refused with 401
-/// is repeated with an answer to the challenge, and once more if the camera then has another nonce: cameras issue one for
-/// each request. Pure value: no I/O, no clock.
+/// OPTIONS comes later, as a keepalive: cameras answer the other requests without it. A request that is refused with
+/// 401 is repeated with an answer to the challenge, and once more if the camera then has another nonce: cameras issue
+/// one for each request. Pure value: no I/O, no clock.
 package struct RTSPClientStateMachine: Sendable {
     /// What the connection does.
     package enum Action {
@@ -148,7 +148,8 @@ package struct RTSPClientStateMachine: Sendable {
         }
     }
 
-    /// The request again, with an answer to the camera's challenge; nil where it is a keepalive that the camera refuses.
+    /// The request again, with an answer to the camera's challenge; nil where it is a keepalive that the camera
+    /// refuses.
     private mutating func challenged(_ asked: Request, _ response: RTSPMessage.Response) throws(Failure) -> Action? {
         let shown = address.shown
         guard credentials != nil else {
@@ -161,7 +162,8 @@ package struct RTSPClientStateMachine: Sendable {
             throw .unauthorized(
                 ApusError(
                     .mediaUnreadable,
-                    "the camera at \(shown) asks for the password in a way that is not supported; choose Digest or Basic"))
+                    "the camera at \(shown) asks for the password in an unknown way; choose Digest or Basic"
+                ))
         }
         let isStale = challenges.contains { $0.parameters["stale"]?.lowercased() == "true" }
         // The first refusal has no answer yet, or one to a nonce of an earlier request.

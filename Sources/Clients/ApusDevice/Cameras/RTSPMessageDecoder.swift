@@ -68,8 +68,9 @@ package struct RTSPMessageDecoder: Sendable {
     }
 
     private mutating func readPacket() -> RTSPMessage? {
-        guard let (_, channel, length) = buffer.getMultipleIntegers(
-            at: buffer.readerIndex, as: (UInt8, UInt8, UInt16).self),
+        guard
+            let (_, channel, length) = buffer.getMultipleIntegers(
+                at: buffer.readerIndex, as: (UInt8, UInt8, UInt16).self),
             buffer.readableBytes >= 4 + Int(length)
         else { return nil }
         buffer.moveReaderIndex(forwardBy: 4)
@@ -117,7 +118,9 @@ package struct RTSPMessageDecoder: Sendable {
             guard let line = view[index...].firstIndex(of: 0x0a) else { break }
             let next = line + 1
             if next < view.endIndex, view[next] == 0x0a { return next + 1 - view.startIndex }
-            if next + 1 < view.endIndex, view[next] == 0x0d, view[next + 1] == 0x0a { return next + 2 - view.startIndex }
+            if next + 1 < view.endIndex, view[next] == 0x0d, view[next + 1] == 0x0a {
+                return next + 2 - view.startIndex
+            }
             index = next
         }
         searched = view.count

@@ -114,8 +114,8 @@ package struct CameraTrack: Sendable {
 
     package var media: SessionDescription.Media
     package var packing: Packing
-    /// `extraData` has parameter sets in Annex B form, or an AudioSpecificConfig; empty if the description has none. The
-    /// sizes of pictures, and the sample rate of MP3, are in the media.
+    /// `extraData` has parameter sets in Annex B form, or an AudioSpecificConfig; empty if the description has none.
+    /// The sizes of pictures, and the sample rate of MP3, are in the media.
     package var input: TrackConfiguration
 
     /// The tracks of a description: its first video and its first sound.
@@ -152,7 +152,8 @@ package struct CameraTrack: Sendable {
         guard media.payloadType < 128, media.clockRate > 0 else { return nil }
         self.media = media
         let parameters = media.parameters
-        func sound(_ codec: Codec, _ samples: UInt32, _ extra: [UInt8] = [], rate: UInt32? = nil) -> TrackConfiguration {
+        func sound(_ codec: Codec, _ samples: UInt32, _ extra: [UInt8] = [], rate: UInt32? = nil) -> TrackConfiguration
+        {
             TrackConfiguration(
                 codec: codec, trackCount: 1, first: rate ?? media.clockRate, second: media.channels, third: samples,
                 extraData: extra)

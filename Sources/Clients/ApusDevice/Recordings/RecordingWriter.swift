@@ -197,7 +197,7 @@ public final class RecordingWriter: Sendable {
         guard var open = progress.open else { return }
         progress.open = nil
         do throws(ApusError) {
-            try append(open.writer.finish(until: next?.frame, arrival: next?.arrival), to: &open)
+            try append(open.writer.finish(until: next?.frame, arrival: next?.arrival ?? .now()), to: &open)
         } catch {
             report(error)
         }

@@ -28,8 +28,8 @@ final class Demuxer {
         var duration: Int64
         var isKey: Bool
         var bytes: [UInt8]
-        /// Set where the container has another header from this packet on: FLV with a second sequence header, MP4 with a
-        /// second sample entry.
+        /// Set where the container has another header from this packet on: FLV with a second sequence header, MP4 with
+        /// a second sample entry.
         var extraData: [UInt8]?
     }
 

@@ -22,6 +22,8 @@ final class FileReader {
     private var firstPts: Int64 = .max
     private var framesOfPass = 0
     private var isOver = false
+    /// The container has changed a header since it was opened. It must be opened again to have the first one.
+    private var hasOtherHeader = false
 
     var omissions: [String] { demuxer.omissions }
 
@@ -130,13 +132,20 @@ final class FileReader {
     }
 
     private func readPacket() throws(ApusError) -> Demuxer.Packet? {
-        do { return try demuxer.read() } catch { throw error.error }
+        do {
+            let packet = try demuxer.read()
+            if packet?.extraData != nil { hasOtherHeader = true }
+            return packet
+        } catch {
+            throw error.error
+        }
     }
 
     /// Returns to the first packet. Opens the file again if it cannot seek.
     private func restart() throws(ApusError) {
         for index in shapers.indices { shapers[index].rewind() }
-        guard !demuxer.rewind() else { return }
+        if !hasOtherHeader, demuxer.rewind() { return }
+        hasOtherHeader = false
         let count = demuxer.tracks.count
         demuxer = try Self.open(path, interrupt)
         guard demuxer.tracks.count == count else {

@@ -8,11 +8,11 @@ import NIOCore
 /// Receives a network camera's stream over RTSP (TCP), and reconnects after every failure.
 ///
 /// If the camera cannot be reached the source tries again, after waits of 0.5 to 15 s with jitter. Times then continue
-/// with the elapsed time added. A camera that refuses the name and password is asked again too, after waits of 1 to 60 s:
-/// many refuse everybody while they start. Only an invalid address ends the source.
+/// with the elapsed time added. A camera that refuses the name and password is asked again too, after waits of 1 to 60
+/// s: many refuse everybody while they start. Only an invalid address ends the source.
 ///
-/// The camera is not trusted: every message, description and picture has a bound, and nothing that it sends is parsed by
-/// a library. At most ``MediaFrame/joinedByteCountMax`` bytes of a picture are kept, twice.
+/// The camera is not trusted: every message, description and picture has a bound, and nothing that it sends is parsed
+/// by a library. At most ``MediaFrame/joinedByteCountMax`` bytes of a picture are kept, twice.
 ///
 /// Concurrency model: see ``MediaSource``.
 public final class RTSPSource: MediaSource {

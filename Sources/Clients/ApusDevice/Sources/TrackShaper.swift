@@ -25,8 +25,8 @@ package struct SourceFrame: Sendable {
 /// Converts one track of an input to the form that the cluster uses: length-prefixed NAL units with an `avcC` or `hvcC`
 /// record, raw AAC with its AudioSpecificConfig (see ``TrackConfiguration``).
 ///
-/// Bytes of an input that already has this form are not changed. A configuration changes with the container's header, and
-/// with a key frame that has other parameter sets. Its picture size is that of the sets. Pure value.
+/// Bytes of an input that already has this form are not changed. A configuration changes with the container's header,
+/// and with a key frame that has other parameter sets. Its picture size is that of the sets. Pure value.
 struct TrackShaper {
     /// The result of a packet.
     struct Shaped: Equatable {

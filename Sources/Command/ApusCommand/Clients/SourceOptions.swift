@@ -36,8 +36,8 @@ struct SourceOptions: ParsableArguments {
 
     /// Nil if none is given.
     ///
-    /// - Throws: 10022 for a test pattern, a size or an encoding that cannot be read; as ``SecretText`` for the files of
-    ///   a camera's address and password.
+    /// - Throws: 10022 for a test pattern, a size or an encoding that cannot be read; as ``SecretText`` for the files
+    ///   of a camera's address and password.
     func source(log: Logger) throws(ApusError) -> (any MediaSource)? {
         if let file { return FileSource(path: file, log: log) }
         if let url = try SecretText.given(rtsp, file: rtspFile, variable: nil, name: "rtsp") {

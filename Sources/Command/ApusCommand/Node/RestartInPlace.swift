@@ -12,8 +12,9 @@ import Glibc
 import Musl
 #endif
 
-/// The restart of a node whose incarnation was declared dead, or was taken by another process (D4). The process executes
-/// the same program again, with the same process id and arguments, and no descriptor of the old incarnation stays open.
+/// The restart of a node whose incarnation was declared dead, or was taken by another process (D4). The process
+/// executes the same program again, with the same process id and arguments, and no descriptor of the old incarnation
+/// stays open.
 enum RestartInPlace {
     /// Shows the new program that it replaces an incarnation in its own process.
     private static let variable = "APUS_RESTARTED_IN_PLACE"

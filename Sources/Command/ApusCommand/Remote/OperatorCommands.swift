@@ -76,7 +76,9 @@ struct DrainCommand: AsyncParsableCommand {
             }
             try await Task.sleep(for: .milliseconds(300))
         }
-        try options.output.show(Report(node: node, drained: true), ["The node \(node) is drained. It gets shards again when it is started again."])
+        try options.output.show(
+            Report(node: node, drained: true),
+            ["The node \(node) is drained. It gets shards again when it is started again."])
     }
 }
 

@@ -19,8 +19,8 @@ package import ApusCore
 /// | is this process's own address | has ended, since this process listens there: join |
 ///
 /// The last row is wrong where two machines advertise one address. The second process then ends the first. The first
-/// starts again in place, finds that another process is alive under its name, and waits until that one has held no lease
-/// for as long as a lease lasts. So they end each other once, and not for ever.
+/// starts again in place, finds that another process is alive under its name, and waits until that one has held no
+/// lease for as long as a lease lasts. So they end each other once, and not for ever.
 ///
 /// While it waits, another process may join under the incarnation that this one was to have. It then has to start
 /// again (``Action/fenced``).

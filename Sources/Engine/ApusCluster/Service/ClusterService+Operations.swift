@@ -124,8 +124,8 @@ extension ClusterService {
         hooks.condition(
             .duplicateNodeWaits,
             "a process at \(address) has the name and certificate of this node, which is up as \(identity) at "
-                + "\(own.addresses.transport); the other one, \(other), waits; give it a name, a certificate and a data "
-                + "directory of its own, or stop it")
+                + "\(own.addresses.transport); the other one, \(other), waits; give it a name, a certificate and a "
+                + "data directory of its own, or stop it")
         let until = MonotonicTime.now() + configuration.duplicateHold
         thread.loop.execute { self.state.value.duplicateUntil = until }
     }

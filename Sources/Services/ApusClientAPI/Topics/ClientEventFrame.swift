@@ -23,7 +23,7 @@ package final class ClientEventFrame: Sendable {
     package let position: TopicPosition?
     /// Events before it are lost: its position is not the next one.
     package let missed: Bool
-    /// Something that should have been an event before it never was one. Clients are told the same, `missed`.
+    /// Something that should have been an event before it never was one. For clients both are `missed`.
     package let isAfterGap: Bool
     private let written = Mutex(Written())
 

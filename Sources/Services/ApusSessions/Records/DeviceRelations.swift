@@ -187,7 +187,10 @@ extension DeviceRecord {
         case .account(let client):
             // A guest may leave, and decline or accept its invitation.
             if case .unshare(let other) = change, other == client { return }
-            if case .accept(let other) = change, other == client { return }
+            if case .accept(let other) = change {
+                guard other == client else { throw ApusError(.illegalRelation, "an account accepts for itself only") }
+                return
+            }
             if case .assign = change { throw ApusError(.illegalRelation, "an operator assigns devices") }
             if case .disable = change {
                 throw ApusError(.illegalRelation, "an operator or the device's customer disables it")
