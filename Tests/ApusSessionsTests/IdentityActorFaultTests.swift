@@ -140,7 +140,8 @@ struct IdentityActorFaultTests {
     func unknownOutcome() async throws {
         let records = FailingRecords(isFailing: false)
         let actor = actor(World(), records: records)
-        let share = SessionRelate.with { ($0.account, $0.change, $0.other) = ("acme", .share, "guest") }
+        // By an operator, so that it needs no acceptance.
+        let share = SessionRelate.with { ($0.change, $0.other) = (.share, "guest") }
         let unshare = SessionRelate.with { ($0.account, $0.change, $0.other) = ("acme", .unshare, "guest") }
         _ = try await actor.register(registration("a"))
         _ = try await actor.relate(share)

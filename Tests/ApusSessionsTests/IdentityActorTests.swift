@@ -79,6 +79,8 @@ struct IdentityActorTests {
         #expect(await right(of: "acme") == .targetUnknown)
         try await register("acme", issued: 10)
         _ = try await actor.relate(.with { ($0.account, $0.change, $0.other) = ("acme", .share, "guest") })
+        #expect(await right(of: "guest") == .illegalRelation, "it was invited, and has not accepted")
+        _ = try await actor.relate(.with { ($0.account, $0.change, $0.other) = ("guest", .accept, "guest") })
         #expect(await right(of: "guest") == nil)
         #expect(await right(of: "guest", control: true) == .notAllowed)
         #expect(await right(of: "acme", control: true) == nil)

@@ -269,7 +269,12 @@ struct CommandTests {
         let listed = try await app.commands(of: cam)
         #expect(listed.order == .afterAnswer)
         #expect(listed.commands.first { $0.id == ids[1] }?.error?.code == .cancelled)
-        // Asleep, it is not offline: the command waits until it wakes (IV-D9).
+        try await Self.sleep(second, app)
+    }
+
+    /// Asleep, a device is not offline: commands wait until it wakes (IV-D9).
+    private static func sleep(_ second: Device, _ app: ClientSession) async throws {
+        let cam = Self.cam
         try await second.session.setAsleep(true)
         await fails(.answerTimedOut) { () throws(ApusError) in
             _ = try await app.performAction("Action.add.ctlVal", json: "50", on: cam, timeout: .seconds(1))

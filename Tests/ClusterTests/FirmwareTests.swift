@@ -286,9 +286,7 @@ struct FirmwareTests {
         let app = try cluster.session(node: 1, token: try acme.userToken())
         defer { app.close() }
         let state = try await eventually { () throws(ApusError) in
-            try await app.readProperty(
-                of: DeviceID(unchecked: "cam-1"), path: "ProReadonly._update.stVal.state"
-            ).json
+            try await app.readProperty(of: DeviceID(unchecked: "cam-1"), path: "ProReadonly._update.stVal.state").json
         }
         #expect(state == #""failed""#)
         // A stopped version cannot be read, and an active one again.

@@ -340,19 +340,7 @@ struct HookTests {
                 _ = try await place.app.sendData(Data(), toServer: url)
             }
         }
-        // What cannot be reached is reported at once, and not as a time-out.
-        let unreachable = ["closed": "http://127.0.0.1:1/", "untrusted": "https://127.0.0.1:\(receiver.port)/"]
-        for (name, url) in unreachable {
-            try api.ask("POST", "/v1/customers/acme/hooks/\(name)", place.key, #"{"url":"\#(url)","messages":true}"#)
-        }
-        try await Task.sleep(for: .seconds(2.1))
-        for name in unreachable.keys {
-            let began = ContinuousClock.now
-            await fails(.passToServerFailed) { () throws(ApusError) in
-                _ = try await place.app.sendData(Data(), toServer: name)
-            }
-            #expect(ContinuousClock.now - began < .seconds(6), "\(name)")
-        }
+        try await refuseUnreachable(place, receiver)
         for url in ["", "/echo", "http://127.0.0.1", "echo?x=1"] {
             await fails(.badParameter) { () throws(ApusError) in
                 _ = try await place.app.sendData(Data(), toServer: url)
@@ -373,6 +361,23 @@ struct HookTests {
         try await refuseGuest(place, receiver)
         try await replaceSecret(place, receiver, url, secret)
         try await receiver.stop()
+    }
+
+    /// What cannot be reached is reported at once, and not as a time-out.
+    private func refuseUnreachable(_ place: Place, _ receiver: HTTPReceiver) async throws {
+        let unreachable = ["closed": "http://127.0.0.1:1/", "untrusted": "https://127.0.0.1:\(receiver.port)/"]
+        for (name, url) in unreachable {
+            try place.api.ask(
+                "POST", "/v1/customers/acme/hooks/\(name)", place.key, #"{"url":"\#(url)","messages":true}"#)
+        }
+        try await Task.sleep(for: .seconds(2.1))
+        for name in unreachable.keys {
+            let began = ContinuousClock.now
+            await fails(.passToServerFailed) { () throws(ApusError) in
+                _ = try await place.app.sendData(Data(), toServer: name)
+            }
+            #expect(ContinuousClock.now - began < .seconds(6), "\(name)")
+        }
     }
 
     /// A guest with temporary access to a device of its user does not reach the servers as the user.

@@ -126,7 +126,7 @@ struct OperatorVerbTests {
         let file = remote.cluster.file("app.token")
         try apps.write(toFile: file, atomically: true, encoding: .utf8)
         let local = ["--dir", remote.cluster.directory]
-        for verb in [["status"], ["devices"], ["cordon", "n1"]] {
+        for verb in [["status"], ["sessions"], ["cordon", "n1"]] {
             for (given, variable) in [(["--token-file", file], [:]), ([], ["APUS_ADMIN_TOKEN": apps])] {
                 let outcome = try Cluster.run(verb + given + local, environment: variable)
                 #expect(outcome.status != 0 && outcome.errors.contains("12004"), "\(verb): \(outcome.all)")

@@ -21,8 +21,8 @@ package final class HTTPClient: Sendable {
 
     /// Sends a request, and waits for the whole answer.
     ///
-    /// - Throws: 21022 if there is no connection, or TLS fails; 12004 if the host has only addresses that the client may
-    ///   not connect to; 10005 after the request's time-out; 10002 if the answer
+    /// - Throws: 21022 if there is no connection, or TLS fails; 12004 if the host has only addresses that the client
+    ///   may not connect to; 10005 after the request's time-out; 10002 if the answer
     ///   or its head is too long; 10001 if it is not HTTP; 10008 if the connection or the client is closed before its
     ///   end; 10006 if the task is cancelled; 10007 if too many requests are in progress; 21031 if the request is not
     ///   valid.

@@ -85,8 +85,8 @@ extension AnsweringService {
 
     /// Pieces go to the place that the present greeting does not have, so a party has two greetings at most.
     ///
-    /// - Throws: 21031 for a piece that is too long or too many, or a greeting that is none; 10007 if the account has no
-    ///   room for it; 10030 if pieces before the
+    /// - Throws: 21031 for a piece that is too long or too many, or a greeting that is none; 10007 if the account has
+    ///   no room for it; 10030 if pieces before the
     ///   last one are missing.
     private func greet(
         _ request: ClientSetGreetingRequest, _ party: String, of account: String

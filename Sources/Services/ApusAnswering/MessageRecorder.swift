@@ -117,8 +117,8 @@ final class MessageRecorder: Sendable {
         return .stored(message)
     }
 
-    /// The message so far, or a new one; nil if the account has no room for it. While it is recorded, its largest size is
-    /// counted.
+    /// The message so far, or a new one; nil if the account has no room for it. While it is recorded, its largest
+    /// size is counted.
     private func begin() async throws(ApusError) -> (message: AnsweringMessage, version: UInt64)? {
         if let known = try await records.message(recording.call) { return (known.body, known.version) }
         let party = recording.answering.party

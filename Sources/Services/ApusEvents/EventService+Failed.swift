@@ -127,7 +127,8 @@ extension EventService {
         await noteCleared([], name, of: customer)
     }
 
-    /// The queue counts the events that are put aside. If it is not reached, the count is right again when none is left.
+    /// The queue counts the events that are put aside. If it is not reached, the count is right again when none is
+    /// left.
     private func noteCleared(_ failed: [HookFailedEvent], _ name: String, of customer: String) async {
         let rest = try? await records.failedEvents(of: name, of: customer, after: nil, limit: 1)
         let isEmpty = rest?.isEmpty ?? false

@@ -4,8 +4,8 @@ import ApusStorage
 import SwiftProtobuf
 
 // Outcomes of updates. The record of a device's outcome and the tally change in one step, so each device is counted
-// once, also if it repeats its report or a node dies in between. Only devices that were offered the version are counted:
-// a device of others' choice cannot stop a roll-out.
+// once, also if it repeats its report or a node dies in between. Only devices that were offered the version are
+// counted: a device of others' choice cannot stop a roll-out.
 
 extension FirmwareRecords {
     /// Notes that a device is offered a version. Durable on return.
@@ -31,7 +31,8 @@ extension FirmwareRecords {
         throw ApusError(.overloaded, "the version is being changed by too many others; try again")
     }
 
-    /// Notes the outcome of a device that was offered the version since its activation. The last one of an activation counts; a repetition has no effect.
+    /// Notes the outcome of a device that was offered the version since its activation. The last one of an activation
+    /// counts; a repetition has no effect.
     ///
     /// - Returns: whether it was counted.
     /// - Throws: 8002 if there is no such version, or the device was not offered it; 10007 after too many other writes.
@@ -41,7 +42,8 @@ extension FirmwareRecords {
     ) async throws(ApusError) -> Bool {
         for attempt in 0..<64 {
             let (release, image) = try await image(of: version, product, of: customer)
-            let offer = try await store.record(Self.offers, OrderedKey(.unsigned(release.image), .text(device.rawValue)))
+            let key = OrderedKey(.unsigned(release.image), .text(device.rawValue))
+            let offer = try await store.record(Self.offers, key)
             guard release.state != .draft, offer?.body.activation == release.activation else {
                 throw ApusError(.targetUnknown, "the device was not offered this version")
             }

@@ -53,18 +53,15 @@ struct SimulationSettings {
             host = random.next() % 2
         case .partitions:
             lossRate = [0, 0.01, 0.05][Int(random.next() % 3)]
-            storeFailureRate = 0
-            faultsEnd = .seconds(20)
+            (storeFailureRate, faultsEnd) = (0, .seconds(20))
             host = random.next() % 2
         case .twins:
             lossRate = [0, 0.01, 0.05][Int(random.next() % 3)]
             storeFailureRate = [0, 0.02, 0.1][Int(random.next() % 3)]
-            faultsEnd = .seconds(12)
-            host = random.next() % 2
+            (faultsEnd, host) = (.seconds(12), random.next() % 2)
             sharesAddress = random.next() % 3 == 0
         case .kills:
-            lossRate = 0
-            storeFailureRate = 0
+            (lossRate, storeFailureRate) = (0, 0)
             // They end with the last kill.
             faultsEnd = .seconds(3600)
             host = 1
@@ -87,8 +84,7 @@ struct SimulationSettings {
             settleTimeMax = .seconds(25)
         case .crowd:
             lossRate = [0, 0.05, 0.1, 0.2][Int(random.next() % 4)]
-            storeFailureRate = 0
-            startTimeMax = 3000
+            (storeFailureRate, startTimeMax) = (0, 3000)
             faultsBegin = .seconds(8)
             faultsEnd = .seconds(22)
             nodeCount = 50
@@ -99,9 +95,7 @@ struct SimulationSettings {
             storeFailureRate = 0
             faultsEnd = .seconds(8)
         case .stutter:
-            lossRate = 0
-            storeFailureRate = 0
-            faultsEnd = .seconds(4)
+            (lossRate, storeFailureRate, faultsEnd) = (0, 0, .seconds(4))
         case .starved:
             lossRate = [0, 0.05][Int(random.next() % 2)]
             storeFailureRate = 0

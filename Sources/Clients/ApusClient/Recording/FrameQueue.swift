@@ -5,8 +5,8 @@ import Synchronization
 
 /// Frames that wait for a thread that writes them to a disk.
 ///
-/// If the disk is too slow and ``byteCountMax`` bytes wait, the newest frames are refused and counted. A frame counts with
-/// its payload and ``overhead``.
+/// If the disk is too slow and ``byteCountMax`` bytes wait, the newest frames are refused and counted. A frame counts
+/// with its payload and ``overhead``.
 ///
 /// Concurrency model: ``put(_:)`` and ``close()`` from any thread, ``take()`` from one.
 package final class FrameQueue: Sendable {

@@ -40,9 +40,6 @@ extension ClientAPI {
             return ClientAcceptShareResponse()
         }
         on(ClientListInvitationsRequest.self) { request, call throws(ApusError) in
-            guard call.session.allowedDevices == nil else {
-                throw ApusError(.notAllowed, "the token is for the use of certain devices only")
-            }
             let last = try request.pageToken.isEmpty ? nil : DeviceID(checking: request.pageToken, "pageToken")
             let limit = Int(min(request.pageSize == 0 ? 100 : request.pageSize, 500))
             let own = call.session.account

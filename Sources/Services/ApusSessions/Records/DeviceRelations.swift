@@ -103,28 +103,9 @@ extension DeviceRecord {
             guard account != nil else { throw ApusError(.illegalRelation, "the device is bound to no account") }
             return release(to: new, keepsData: keepsData, now)
         case .handOver(to: nil, let keepsData): return release(to: nil, keepsData: keepsData, now)
-        case .share(let share):
-            guard let account else { throw ApusError(.illegalRelation, "the device is bound to no account") }
-            guard share.account != account else { throw ApusError(.boundToThisUser) }
-            if let index = shares.firstIndex(where: { $0.account == share.account }) {
-                // Control that is lost ends what needs it, such as the playback of a recording.
-                let isLess = shares[index].control && !share.control
-                shares[index] = share
-                return isLess ? [share.account] : []
-            }
-            invitations.removeAll { $0.account == share.account }
-            try checkRoom()
-            shares.append(share)
-            return []
+        case .share(let share): return try add(share)
         case .invite(let share):
-            guard let account else { throw ApusError(.illegalRelation, "the device is bound to no account") }
-            guard share.account != account else { throw ApusError(.boundToThisUser) }
-            if let index = invitations.firstIndex(where: { $0.account == share.account }) {
-                invitations[index] = share
-                return []
-            }
-            try checkRoom()
-            invitations.append(share)
+            try invite(share)
             return []
         case .accept(let guest):
             guard let index = invitations.firstIndex(where: { $0.account == guest }) else {
@@ -151,6 +132,33 @@ extension DeviceRecord {
             // Their rights stay in the record. Nodes look at them again, and the owner refuses them meanwhile.
             return new ? [account].compactMap(\.self) + shares.map(\.account) : []
         }
+    }
+
+    /// Returns the account if it loses the right to control the device.
+    private mutating func add(_ share: DeviceShare) throws(ApusError) -> [AccountID] {
+        guard let account else { throw ApusError(.illegalRelation, "the device is bound to no account") }
+        guard share.account != account else { throw ApusError(.boundToThisUser) }
+        if let index = shares.firstIndex(where: { $0.account == share.account }) {
+            // Control that is lost ends what needs it, such as the playback of a recording.
+            let isLess = shares[index].control && !share.control
+            shares[index] = share
+            return isLess ? [share.account] : []
+        }
+        invitations.removeAll { $0.account == share.account }
+        try checkRoom()
+        shares.append(share)
+        return []
+    }
+
+    private mutating func invite(_ share: DeviceShare) throws(ApusError) {
+        guard let account else { throw ApusError(.illegalRelation, "the device is bound to no account") }
+        guard share.account != account else { throw ApusError(.boundToThisUser) }
+        if let index = invitations.firstIndex(where: { $0.account == share.account }) {
+            invitations[index] = share
+            return
+        }
+        try checkRoom()
+        invitations.append(share)
     }
 
     /// Whether a change that has succeeded has changed this record. A repeated request succeeds, and so does the end of
