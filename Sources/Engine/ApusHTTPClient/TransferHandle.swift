@@ -159,8 +159,10 @@ final class TransferHandle {
         context.map { Unmanaged<TransferHandle>.fromOpaque($0).takeUnretainedValue() }
     }
 
-    /// At least 1: 0 is no limit.
-    private static func milliseconds(_ time: Duration) -> Int { max(Int(time.nanoseconds / 1_000_000), 1) }
+    /// Rounded up, so that libcurl never ends a transfer before its time. At least 1: 0 is no limit.
+    private static func milliseconds(_ time: Duration) -> Int {
+        max(Int((time.nanoseconds + 999_999) / 1_000_000), 1)
+    }
 
     // MARK: Called by libcurl
 
