@@ -275,7 +275,7 @@ let package = Package(
                 "ApusCore", "ApusConfiguration", "ApusTracing", "ApusListener", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusCommands",
                 "ApusCalls", "ApusAnswering", "ApusEvents", "ApusFirmware", "ApusRelayService", "ApusGateway",
-                "ApusHTTP", "ApusWebhooks", nioCore, log,
+                "ApusHTTP", "ApusTraversal", "ApusWebhooks", nioCore, log,
             ]),
         layer(
             "Node", "ApusRelayNode",
@@ -402,7 +402,7 @@ let package = Package(
                 "ApusCore", "ApusTestKit", "ApusWebhooks", lifecycle, log, crypto,
             ]),
         test("ApusHTTPClientTests", ["ApusCore", "ApusHTTPClient", "ApusTestKit", nioCore, nioPosix]),
-        test("ApusEventsTests", ["ApusCore", "ApusContract", "ApusEvents", protobuf]),
+        test("ApusEventsTests", ["ApusCore", "ApusContract", "ApusStorage", "ApusEvents", protobuf]),
         test("ApusThingsTests", ["ApusCore", "ApusStorage", "ApusSessions", "ApusThings", protobuf]),
         test(
             "ApusHTTPTests",

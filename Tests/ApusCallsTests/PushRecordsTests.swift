@@ -6,7 +6,10 @@ import Testing
 
 @Suite("Registrations for push notifications (CALL-10)")
 struct PushRecordsTests {
-    private let records = CallRecords(MemoryRecordStore())
+    private let store = MemoryRecordStore()
+    private let records: CallRecords
+
+    init() { records = CallRecords(store) }
 
     private func push(_ account: String, _ access: String, _ token: String, at time: Int64) -> CallStoredPush {
         .with {
@@ -71,6 +74,21 @@ struct PushRecordsTests {
         var owners: [String] = []
         for account in 0..<8 where try await !reached("account-\(account)").isEmpty { owners.append("\(account)") }
         #expect(owners.count == 1, "\(owners)")
+    }
+
+    @Test("Of two tokens that one app registers at once, one is left, and no record of the other", arguments: 0..<10)
+    func oneApp(round: Int64) async throws {
+        await withTaskGroup(of: Void.self) { group in
+            for token in ["t1", "t2", "t3", "t4"] {
+                group.addTask { try? await records.register(push("anna", "phone", token, at: round)) }
+            }
+        }
+        #expect(try await reached("anna").count == 1)
+        try await records.unregister(account: "anna", access: "phone")
+        let left = try await store.page(
+            RecordScan(
+                "push-tokens", index: nil, from: OrderedKey(), below: OrderedKey().end, token: nil, limit: 10))
+        #expect(left.records.isEmpty)
     }
 
     @Test("A registration that a node of an earlier release has written counts, if it is the newest")

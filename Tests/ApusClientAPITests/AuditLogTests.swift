@@ -117,6 +117,18 @@ struct AuditLogTests {
         #expect(lines.facts("audit").count <= count + AuditLog.refusalsMax * AuditLog.accountsOfAll)
     }
 
+    @Test("A change that may have been made has its line, however often its actor was refused before")
+    func uncertain() {
+        let lines = Lines()
+        let (audit, actor) = (lines.audit, AuditActor(Self.session(.customer, account: "acme")))
+        for _ in 0..<100 { audit.note("devices.transfer", target: "", by: actor, ApusError(.notAllowed)) }
+        for code: ErrorCode in [.cancelled, .deadlineExceeded, .linkLost, .answerTimedOut] {
+            audit.note("devices.transfer", target: "", by: actor, ApusError(code))
+        }
+        #expect(lines.facts(LogKey.code).suffix(4) == ["10006", "10005", "10008", "21002"])
+        #expect(lines.facts("audit").count == AuditLog.refusalsMax + 4)
+    }
+
     @Test("Every request by which an operator or an integrator changes something is audited")
     func changes() {
         // The parts of an image: what they make is sealed, which is audited.

@@ -241,6 +241,33 @@ struct ClusterServiceTests {
         await a.crash()
     }
 
+    @Test("A drain can be ended, also while it is in progress; a node that leaves refuses that")
+    func undrain() async throws {
+        let (store, network) = (MemoryOwnershipStore(), TestNetwork())
+        let a = try await TestNode("a", store: store, network: network)
+        let b = try await TestNode("b", store: store, network: network)
+        try await b.service.waitUntilStable(timeout: .seconds(60))
+        // Without a drain it changes nothing.
+        try await b.service.undrain()
+        try await b.service.drain()
+        #expect(b.service.view.map.ownedCount("b") == 0)
+        try await b.service.undrain()
+        try await b.service.waitUntilStable(timeout: .seconds(60))
+        #expect(b.service.view.map.ownedCount("b") > ShardID.count / 4)
+
+        // No shard can go while the other node's copies are behind.
+        b.facts.value.withLock { $0.isBehind = true }
+        try await b.service.beginDraining()
+        let waiting = Task { await code { try await b.service.waitUntilDrained() } }
+        try await b.service.undrain()
+        #expect(await waiting.value == .cancelled)
+        b.facts.value.withLock { $0.isBehind = false }
+        await b.service.leave()
+        await #expect(throws: ApusError(.unavailable)) { try await b.service.undrain() }
+        await b.crash()
+        await a.crash()
+    }
+
     @Test("An order to drain is taken at once, however long the hand-over lasts")
     func beginDraining() async throws {
         let (store, network) = (MemoryOwnershipStore(), TestNetwork())

@@ -102,6 +102,9 @@ struct MapHistoryTests {
         map = try after(map, move(map, 1, to: "b"), origin("a", 10_001))
         #expect(map.history.ownerChange(of: ShardID(1))?.kind == .drained)
         #expect(map.history.changes.map(\.kind).prefix(2) == [.drained, .draining])
+        map = try after(map, .undrain(node("a")), origin("a", 10_002))
+        #expect(map.history.changes.first?.kind == .undrained && "\(MapChange.Kind.undrained)" == "undrained")
+        #expect(map.history.changes.first?.nodes == [node("a")])
     }
 
     @Test(

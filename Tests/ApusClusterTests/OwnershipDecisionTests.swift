@@ -127,10 +127,36 @@ struct OwnershipDecisionTests {
         #expect(after.ownedCount("a") + after.ownedCount("c") == ShardID.count)
     }
 
+    @Test("A drain that is ended gives the node shards again, and its standbys at once")
+    func undrain() throws {
+        let drained = try map(join("a"), join("b"), join("c")).atRest().after(.drain(node("b"))).atRest()
+        #expect(drained.ownedCount("b") == 0)
+        let up = try drained.after(.undrain(node("b")))
+        #expect(up.member(named: node("b").name)?.state == .up && up.member(named: node("b").name)?.id == node("b"))
+        #expect(!ShardPlacement(of: up).isSettled(up))
+        #expect(try up.atRest().ownedCount("b") > ShardID.count / 4)
+        // Again, it changes nothing.
+        #expect(try up.applying(.undrain(node("b"))) == nil)
+        let alone = try drained.after(.leave(node("c")))
+        #expect(alone.shards.contains { $0.standby == .none })
+        #expect(try alone.after(.undrain(node("b"))).shards.allSatisfy { $0.standby != .none })
+    }
+
+    @Test("A drain that is ended while shards move leaves what has moved, and its node takes no more away")
+    func undrainHalfway() throws {
+        let draining = try map(join("a"), join("b"), join("c")).atRest().after(.drain(node("b")))
+        let up = try draining.after(.undrain(node("b")))
+        #expect(up.shards == draining.shards)
+        var machine = HandoverStateMachine(local: node("b"))
+        _ = machine.handle(.mapChanged(up), now: at(0))
+        #expect(machine.movingCount == 0)
+    }
+
     @Test("A dead life decides nothing: it is told that it is fenced (10025)")
     func fenced() throws {
         let map = try map(join("a"), join("b"), .declareDead([node("b")]))
         #expect(throws: ApusError(.fenced)) { try map.applying(.drain(node("b"))) }
+        #expect(throws: ApusError(.fenced)) { try map.applying(.undrain(node("b"))) }
         #expect(throws: ApusError(.fenced)) { try map.applying(.leave(node("b"))) }
     }
 

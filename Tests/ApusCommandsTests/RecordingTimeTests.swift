@@ -14,6 +14,7 @@ struct RecordingTimeTests {
         arguments: [
             ("_recordings", #"{"source":0,"from":5,"to":9000}"#, #"{"source":0,"from":1000,"to":9000}"#),
             ("_recordings", #"{"source":0,"from":1000,"to":9000}"#, #"{"source":0,"from":1000,"to":9000}"#),
+            ("_recordings", #"{"source":0,"from":5,"to":900}"#, #"{"source":0,"from":1000,"to":1000}"#),
             ("_playback", #"{"verb":"open","at":999}"#, #"{"verb":"open","at":1000}"#),
             ("_playback", #"{"verb":"seek","at":-1}"#, #"{"verb":"seek","at":1000}"#),
             ("_playback", #"{"verb":"seek","at":1e2}"#, #"{"verb":"seek","at":1000}"#),

@@ -88,6 +88,20 @@ struct TimelineTests {
         #expect(line.place(track: 0, pts: 77, dts: 77, duration: step).dts == 2_000_000 + step)
     }
 
+    @Test("A track that an input has again, after one without it, never goes back")
+    func trackCount() {
+        var line = MediaTimeline(trackCount: 0)
+        line.resume(after: 0, trackCount: 2)
+        _ = line.place(track: 0, pts: 0, dts: 0, duration: step)
+        #expect(line.place(track: 1, pts: 60_000, dts: 60_000, duration: step) == .init(pts: 60_000, dts: 60_000))
+        line.resume(after: 0, trackCount: 1)
+        #expect(line.place(track: 0, pts: 7, dts: 7, duration: step).dts == 100_000)
+        line.resume(after: 0, trackCount: 2)
+        #expect(line.place(track: 0, pts: 9_000_000, dts: 9_000_000, duration: step).dts == 140_000)
+        // Sound that is earlier than the picture.
+        #expect(line.place(track: 1, pts: 8_900_000, dts: 8_900_000, duration: step).dts == 60_001)
+    }
+
     @Test(
         "Random times never take the line back, and never show a frame before it is decoded", arguments: 0..<UInt64(200)
     )

@@ -2,6 +2,7 @@ import ApusCore
 import ApusHTTPClient
 import ApusTestKit
 import NIOCore
+import NIOPosix
 import Synchronization
 import Testing
 
@@ -166,6 +167,47 @@ struct HTTPClientTests {
         #expect(await code { _ = try await client.send(request(url)) } == .connectFailed)
         #expect(MonotonicTime.now() - begin < .seconds(5))
         try await silent.stop()
+    }
+
+    @Test("A server without TLS gives a reason in words, without the numbers of the library")
+    func plainServer() async throws {
+        let server = try await ServerBootstrap(group: MultiThreadedEventLoopGroup.singleton)
+            .childChannelInitializer { channel in
+                channel.eventLoop.makeCompletedFuture {
+                    try channel.pipeline.syncOperations.addHandler(PlainAnswer())
+                }
+            }
+            .bind(host: "127.0.0.1", port: 0).get()
+        let (client, port) = (try makeClient(), try #require(server.localAddress?.port))
+        var message = ""
+        do throws(ApusError) {
+            _ = try await client.send(request("https://127.0.0.1:\(port)/"))
+        } catch {
+            message = error.message
+        }
+        #expect(!message.isEmpty && !message.contains("error:") && !message.contains("OpenSSL/"), "\(message)")
+        try await server.close()
+    }
+
+    @Test(
+        "Of OpenSSL's errors the words stay",
+        arguments: [
+            ("OpenSSL/3.0.19: error:0A00010B:SSL routines::wrong version number", "wrong version number"),
+            (
+                "TLS connect error: error:0A000126:SSL routines::unexpected eof while reading",
+                "TLS connect error: unexpected eof while reading"
+            ),
+            ("error:80000002:system library::No such file or directory", "No such file or directory"),
+            ("error:0A00010B:no group", "no group"),
+            ("SSL certificate problem: self-signed certificate", "SSL certificate problem: self-signed certificate"),
+            (
+                "Failed to connect to 10.0.0.5 port 443: Connection refused",
+                "Failed to connect to 10.0.0.5 port 443: Connection refused"
+            ),
+            ("error: no number", "error: no number"), ("", ""),
+        ])
+    func reasons(sentence: String, words: String) {
+        #expect(TransferReason.words(of: sentence) == words)
     }
 
     @Test("A request that stalls fails with 10005 after its time, before and within the answer")
@@ -336,4 +378,15 @@ struct HTTPClientTests {
         #expect(failure == .deadlineExceeded)
         try await server.stop()
     }
+}
+
+/// Sends an HTTP answer as soon as there is a connection, whatever the client sends. Confined to the event loop.
+private final class PlainAnswer: ChannelInboundHandler {
+    typealias InboundIn = ByteBuffer
+
+    func channelActive(context: ChannelHandlerContext) {
+        context.channel.writeAndFlush(ByteBuffer(string: "HTTP/1.1 400 Bad Request\r\n\r\n"), promise: nil)
+    }
+
+    func errorCaught(context: ChannelHandlerContext, error: any Error) { context.close(promise: nil) }
 }

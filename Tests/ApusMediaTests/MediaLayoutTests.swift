@@ -1,6 +1,7 @@
 import ApusCore
 import ApusMedia
 import ApusWire
+import Foundation
 import NIOCore
 import Testing
 
@@ -70,7 +71,24 @@ struct MediaLayoutTests {
     @Test("Every flag is in the table, once")
     func flags() {
         let all = MediaFlags.layout.reduce(into: MediaFlags()) { $0.insert($1.flag) }
-        #expect(all == [.key, .configuration, .discardable, .repeated, .endOfEpoch])
+        #expect(all == MediaFlags.known)
+        #expect(MediaFlags.layout.allSatisfy { $0.flag.rawValue.nonzeroBitCount == 1 })
         #expect(Set(MediaFlags.layout.map(\.flag)).count == MediaFlags.layout.count)
+    }
+
+    @Test("Every flag that the code declares is known")
+    func knownFlags() throws {
+        let path = URL(filePath: #filePath).deletingLastPathComponent()
+            .appending(path: "../../Sources/Protocol/ApusMedia/MediaFrame.swift")
+        let source = try String(contentsOf: path, encoding: .utf8)
+        let declared = source.matches(of: /static let \w+ = Self\(rawValue: (\d+)\)/).compactMap { UInt8($0.1) }
+        #expect(declared.count == MediaFlags.known.rawValue.nonzeroBitCount)
+        #expect(MediaFlags(declared.map { MediaFlags(rawValue: $0) }) == MediaFlags.known)
+    }
+
+    @Test("The parts of a picture that is longer than a frame have the flags that the table says")
+    func parts() {
+        let parts = (0..<3).map { FrameJoiner.flags([.key, .discardable], ofPart: $0, of: 3) }
+        #expect(parts == [[.key, .continued], [.continuation, .continued], [.continuation]])
     }
 }

@@ -1,5 +1,6 @@
 import ApusEvents
 import ApusNode
+import ApusNodeConfiguration
 import ApusTraversal
 import Testing
 
@@ -32,6 +33,30 @@ struct HookAddressesTests {
         #expect(try allows("127.0.0.1", ["localhost"]))
         #expect(try allows("::1", ["localhost"]))
         #expect(try !allows("127.0.0.2", ["localhost"]))
+    }
+
+    @Test("It leads to each address of a network that operators have named, and to no other private one")
+    func networks() throws {
+        let hosts = ["*.apps.lan", "10.4.0.0/16", "fd00:4::/32"]
+        for address in ["10.4.0.1", "10.4.255.255", "::ffff:10.4.7.8", "fd00:4::1", "fd00:4:ffff::9"] {
+            #expect(try allows(address, hosts), "\(address)")
+        }
+        for address in ["10.5.0.1", "10.3.255.255", "192.168.1.1", "127.0.0.1", "fd00:5::1", "::1", "64:ff9b::a04:1"] {
+            #expect(try !allows(address, hosts), "\(address)")
+        }
+    }
+
+    @Test("A network has a prefix, no bits beyond it, and no port")
+    func configured() {
+        for word in ["10.0.0.0/8", "fd00::/8", "0.0.0.0/0", "10.0.0.5", "10.0.0.5/32", "fd00::5"] {
+            #expect(EventConfiguration.isNetwork(word), "\(word)")
+        }
+        for word in [
+            "10.0.0.1/8", "10.0.0.0/33", "fd00::/129", "10.0.0.0/", "/8", "10.0.0.5:80", "[fd00::/8]:80", "[fd00::]",
+            "orders.lan/8", "orders.lan", "",
+        ] {
+            #expect(!EventConfiguration.isNetwork(word), "\(word)")
+        }
     }
 
     @Test("Bytes that are no address lead nowhere")

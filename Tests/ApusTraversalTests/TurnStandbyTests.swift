@@ -204,6 +204,22 @@ struct TurnDrainTests {
         #expect(driver.machine.allocationCount == 0)
     }
 
+    @Test("After the end of a drain new allocations are accepted, and a Refresh has its whole lifetime again")
+    func undrained() throws {
+        var driver = TurnDriver { $0.drainLifetime = .seconds(120) }
+        try driver.allocate { $0.add(.lifetime, number: UInt32(3600)) }
+        driver.machine.drain(to: alternate, at: driver.now)
+        let refused = try driver.ask(.allocate, on: TurnDriver.flow(2)) { $0.add(requestedTransport: 17) }
+        #expect(try driver.code(refused) == 300)
+        driver.machine.undrain()
+        #expect(!driver.machine.isDraining)
+        try driver.allocate(on: TurnDriver.flow(2))
+        let refreshed = try driver.ask(.refresh) { $0.add(.lifetime, number: UInt32(3600)) }
+        #expect(try driver.answer(refreshed)?.number32(.lifetime) == 3600)
+        _ = driver.advance(.seconds(121))
+        #expect(driver.machine.allocationCount == 2)
+    }
+
     @Test("A client is sent to an endpoint of its own kind and family; over TLS with the certificate's name; else 508")
     func endpoints() throws {
         var driver = TurnDriver()

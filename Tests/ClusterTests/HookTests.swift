@@ -210,6 +210,10 @@ struct HookTests {
         isMended.withLock { $0 = true }
         let listed = try place.cluster.run("hooks", "--customer", "acme", "failed", "list", "alarms")
         #expect(listed.output.contains("poison-2") && !listed.output.contains("poison-1"), "\(listed.all)")
+        let year = Date.now.ISO8601Format().prefix(5)
+        #expect(listed.output.contains("FAILED") && listed.output.contains(" \(year)"), "\(listed.all)")
+        let json = try place.cluster.run("hooks", "--customer", "acme", "failed", "list", "alarms", "--json")
+        #expect(json.output.contains(#""json":{"#) && json.output.contains(#""failedMs":1"#), "\(json.all)")
         let retried = try place.cluster.run("hooks", "--customer", "acme", "failed", "retry", "alarms", ids[1])
         #expect(retried.status == 0 && retried.output.contains("1"), "\(retried.all)")
         try await eventually("the one that was not dropped arrives") {

@@ -95,6 +95,20 @@ struct OperatorVerbTests {
         let drained = try #require(try remote.json("status")["nodes"] as? [[String: Any]])
         #expect(drained.first { $0["name"] as? String == "n1" }?["drained"] as? Bool == true)
         #expect(try remote.verb("drain", "n9").errors.contains("8002"))
+
+        // It gets shards again, without a restart.
+        #expect(try remote.verb("undrain", "n1").status == 0)
+        #expect(try remote.verb("undrain", "n1").status == 0, "it is up already")
+        #expect(try remote.verb("undrain", "n9").errors.contains("8002"))
+        var (owned, state) = (0, "")
+        for _ in 0..<200 where owned == 0 {
+            try await Task.sleep(for: .milliseconds(100))
+            let nodes = try #require(try remote.json("status")["nodes"] as? [[String: Any]])
+            let node = try #require(nodes.first { $0["name"] as? String == "n1" })
+            (owned, state) = (node["ownedShards"] as? Int ?? 0, node["state"] as? String ?? "")
+        }
+        #expect(owned > 0 && state == "up")
+        #expect(try remote.verb("changes").output.contains("undrained"))
     }
 
     @Test(

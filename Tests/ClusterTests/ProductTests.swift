@@ -262,6 +262,8 @@ struct ProductTests {
         #expect(stale.status == 0, "the same schema again is no change: \(stale.all)")
         let got = try cluster.run("products", "get", "bell")
         #expect(got.output.contains(Self.schema(maximum: 10)), "\(got.all)")
+        let object = try cluster.run("products", "get", "bell", "--json")
+        #expect(object.output.contains(#""schema":{"#) && object.output.contains(#""revision":1"#), "\(object.all)")
         let list = try cluster.run("products", "list", "--json")
         #expect(list.output.contains(#""product":"bell""#) && !list.output.contains("schema"), "\(list.all)")
 

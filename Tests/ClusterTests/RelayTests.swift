@@ -62,13 +62,21 @@ struct RelayTests {
         #expect(drained.status == 0, "\(drained.all)")
         let issued = try cluster.run("relay", "credentials", "--user", "u")
         let server = try JSONDecoder().decode(IssuedServers.self, from: Data(issued.output.utf8)).iceServers[0]
-        let check = try Cluster.run([
+        let asking = [
             "relay", "check", "--server", "127.0.0.1:28903", "--username", server.username, "--password",
             server.credential,
-        ])
+        ]
+        let check = try Cluster.run(asking)
         #expect(check.status != 0 && check.all.contains("refuses with 300"), "\(check.all)")
         let status = try cluster.run("relay", "status", "--json")
         #expect(status.output.contains("\"draining\":true"), "\(status.all)")
+
+        let undrained = try cluster.run("cluster", "undrain", "n1")
+        #expect(undrained.status == 0, "\(undrained.all)")
+        let accepted = try Cluster.run(asking)
+        #expect(accepted.status == 0, "\(accepted.all)")
+        let after = try cluster.run("relay", "status", "--json")
+        #expect(!after.output.contains("\"draining\":true"), "\(after.all)")
     }
 
     @Test("A user's allocations are counted over the nodes; apus relay status says who has them")

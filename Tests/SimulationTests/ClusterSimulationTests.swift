@@ -140,6 +140,7 @@ struct ClusterSimulationTests {
         let caught = (mutant.firstSeed..<mutant.firstSeed + Self.mutantSeedCountMax).first { seed in
             ClusterSimulation.run(seed: seed, mutant: mutant, profile: mutant.profile).isFailed
         }
+        print("\(mutant): \(caught.map { "seed \($0)" } ?? "not caught")")
         #expect(caught != nil, "no seed of \(Self.mutantSeedCountMax) notices a node that \(mutant.rawValue)")
     }
 

@@ -14,7 +14,7 @@ struct Apus: AsyncParsableCommand {
         subcommands: [
             NodeCommand.self, ClusterCommand.self, DeviceCommand.self, WatchCommand.self, RecordingsCommand.self,
             DemoCommand.self, AdminCommand.self, RelayCommand.self, StatusCommand.self, DrainCommand.self,
-            SessionsCommand.self,
+            UndrainCommand.self, SessionsCommand.self,
             ChannelsCommand.self, DevicesCommand.self, PropertyCommand.self, ActionCommand.self, SendCommand.self,
             CommandsCommand.self, EventsCommand.self, SendServerCommand.self, HooksCommand.self, BindCommand.self,
             UnbindCommand.self, ShareCommand.self, UnshareCommand.self, AcceptCommand.self, InvitationsCommand.self,

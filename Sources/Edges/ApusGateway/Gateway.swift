@@ -146,6 +146,11 @@ package final class Gateway: Service, Sendable {
         }
     }
 
+    /// Asks no more clients to leave: those that ``sendClientsAway()`` has not asked yet stay.
+    package func keepClients() {
+        for loop in loops { loop.eventLoop.execute { loop.keepAll() } }
+    }
+
     /// Asks every client, a few at a time, to connect to one of these nodes. A client that reaches none of them stays.
     package func askClientsToLeave(for names: [NodeName]) {
         let endpoints = otherEndpoints { names.contains($0) }

@@ -30,6 +30,8 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
     /// The thread's CPU time at the last check.
     private var used = (time: MonotonicTime.zero, busy: Duration.zero)
     private var busyShare = 0.0
+    /// Counts the calls of ``keepAll()``.
+    private var keepCount = 0
     /// Runs the work of this loop's connections.
     let executor: LoopTaskExecutor
     private let work: AsyncStream<@Sendable () async -> Void>
@@ -194,12 +196,17 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
         let clients = connections.compactMap { $0 }
         let ordered = clients.filter { !$0.published.isEmpty } + clients.filter { $0.published.isEmpty }
         let spacing = min(Self.sendAwaySpacing, Self.sendAwayDuration / max(1, ordered.count))
+        let keepCount = keepCount
         for (number, handler) in ordered.enumerated() {
-            eventLoop.assumeIsolated().scheduleTask(in: .nanoseconds((spacing * number).nanoseconds)) {
-                handler.sendAway(to: endpoints)
+            eventLoop.assumeIsolated().scheduleTask(in: .nanoseconds((spacing * number).nanoseconds)) { [self] in
+                if self.keepCount == keepCount { handler.sendAway(to: endpoints) }
             }
         }
     }
+
+    /// Asks none of the clients that ``sendAllAway(to:)`` has not asked yet.
+    func keepAll() { keepCount += 1 }
+
     private static let sendAwaySpacing = Duration.milliseconds(20)
     /// All clients are asked within this time, whatever their number.
     private static let sendAwayDuration = Duration.seconds(10)

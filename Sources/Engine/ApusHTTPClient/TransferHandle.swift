@@ -202,7 +202,9 @@ final class TransferHandle {
 
     private func error(_ code: CURLcode) -> ApusError {
         let sentence = String(cString: reason)
-        let message = sentence.isEmpty ? curl_easy_strerror(code).map { String(cString: $0) } ?? "" : sentence
+        let message =
+            sentence.isEmpty
+            ? curl_easy_strerror(code).map { String(cString: $0) } ?? "" : TransferReason.words(of: sentence)
         switch code {
         case CURLE_OPERATION_TIMEDOUT:
             let isWhole = transfer.request.timeout.map { start + $0 <= .now() } ?? false

@@ -120,6 +120,7 @@ final class NodeParts: Sendable {
         let requests = OperatorRequests(
             cluster: cluster, sessions: sessions, channels: channels, name: configuration.cluster,
             drain: { () throws(ApusError) in try await drain.begin() },
+            undrain: { () throws(ApusError) in try await drain.end() },
             forwarding: ClientForwarding(view: view, transport: transport, dispatcher: dispatcher))
         let clients = Self.clients(requests, clientServices, carried, context, signing, tracer, log: nodeLog)
         gateway = Gateway(

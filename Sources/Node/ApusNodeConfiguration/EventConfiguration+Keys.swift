@@ -1,6 +1,7 @@
 import ApusConfiguration
 import ApusCore
-import ApusEvents
+package import ApusEvents
+import ApusTraversal
 
 extension EventConfiguration {
     /// Reads the keys under `events.` and `hooks.`.
@@ -9,9 +10,9 @@ extension EventConfiguration {
         hosts = try reader.values("hooks.hosts", countMax: 256) { word in
             let name = word.hasPrefix("*.") ? word.dropFirst(2) : word[...]
             let isName = !name.isEmpty && name.utf8.count <= 253 && !name.contains { "*/:@ ".contains($0) }
-            return isName ? word : nil
+            return isName || Self.isNetwork(word) ? word : nil
         } _: {
-            "\($0) is not the name of a host, or *. and a domain"
+            "\($0) is not the name of a host, *. and a domain, an address, or a network such as 10.0.0.0/8"
         }
         let file = try reader.string("hooks.authority_file", default: "")
         authorityFile = file.isEmpty ? nil : path(file)
@@ -31,5 +32,11 @@ extension EventConfiguration {
             throw reader.invalid("hooks.timeout", "100ms to 60s are expected")
         }
         sendingMax = try reader.int("hooks.sending_max", default: sendingMax, in: 8...65_536)
+    }
+
+    /// True for a network without host bits, such as 10.0.0.0/8 or fd00::/8. An address is a network of one.
+    package static func isNetwork(_ word: String) -> Bool {
+        guard !word.hasPrefix("["), let rule = PeerRule(word) else { return false }
+        return !rule.isOfSomePorts
     }
 }

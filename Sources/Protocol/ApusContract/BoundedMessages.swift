@@ -162,6 +162,7 @@ extension ClientAcknowledgeCommandsRequest: BoundedMessage {}
 extension ClientAnswerCommandRequest: BoundedMessage {}
 extension ClientListNodesRequest: BoundedMessage {}
 extension ClientDrainNodeRequest: BoundedMessage {}
+extension ClientUndrainNodeRequest: BoundedMessage {}
 extension ClientListShardsRequest: BoundedMessage {}
 extension ClientCordonNodeRequest: BoundedMessage {}
 extension ClientUncordonNodeRequest: BoundedMessage {}

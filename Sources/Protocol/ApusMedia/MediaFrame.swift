@@ -20,6 +20,11 @@ public struct MediaFlags: OptionSet, Sendable, Hashable {
     public static let continued = Self(rawValue: 32)
     /// The payload continues the one of the frame before.
     public static let continuation = Self(rawValue: 64)
+
+    /// Every flag above. The table of the documents has a row for each (``layout``).
+    package static let known: Self = [
+        .key, .configuration, .discardable, .repeated, .endOfEpoch, .continued, .continuation,
+    ]
 }
 
 /// The position of a frame in its channel: the publisher's epoch, then the dense number in it.

@@ -39,6 +39,16 @@ extension MediaFlags {
             "A configuration that is sent again at the start of a join, with its old number, outside of the sequence."
         ),
         ("end of epoch", .endOfEpoch, "Nothing follows in this epoch: the publisher ended."),
+        (
+            "continued", .continued,
+            "The payload is longer than a frame's maximum, and continues in the next frame, which has the same track "
+                + "and times."
+        ),
+        (
+            "continuation", .continuation,
+            "The payload continues that of the previous frame. Only the first part has `key`, and no part has "
+                + "`discardable`."
+        ),
     ]
 }
 

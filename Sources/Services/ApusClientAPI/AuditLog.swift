@@ -29,7 +29,8 @@ package struct AuditActor: Sendable, Hashable {
 /// What was changed, and by whom: a log line of each request that changes something (D13), with the actor, the target
 /// and the result.
 ///
-/// A change by an operator or a customer's key always has its line. What clients can cause as often as they like is
+/// A change by an operator or a customer's key always has its line, and so has one that may have been made: its request
+/// was cancelled, or had no answer. What clients can cause as often as they like is
 /// limited for each account and for all together: changes by apps and devices (``changesMax``), and refusals
 /// (``refusalsMax``). No refusal takes the line of a change.
 ///
@@ -43,6 +44,11 @@ package final class AuditLog: Sendable {
     package static let accountsOfAll = 30
     /// Accounts that are counted at once.
     private static let accountsMax = 4096
+
+    /// After these errors nobody knows whether a change was made: its node may have carried it out and could not say so.
+    private static let uncertain: Set<ErrorCode> = [
+        .cancelled, .deadlineExceeded, .linkLost, .answerTimedOut, .storageFailed,
+    ]
 
     private struct Limit {
         private var each: RateLimiter<String>
@@ -98,7 +104,8 @@ package final class AuditLog: Sendable {
         now: MonotonicTime = .now()
     ) {
         actions.increment()
-        let before = limits.withLock { $0.take(actor, isRefusal: error != nil, at: now) }
+        let isUncertain = error.map { Self.uncertain.contains($0.code) } ?? false
+        let before = limits.withLock { $0.take(actor, isRefusal: error != nil && !isUncertain, at: now) }
         guard let before else { return leftOut.increment() }
         var facts: Logger.Metadata = [
             "audit": "\(request)", LogKey.access: "\(actor.access)", LogKey.account: "\(actor.account)",
@@ -108,6 +115,14 @@ package final class AuditLog: Sendable {
         if !target.isEmpty { facts[LogKey.target] = "\(target)" }
         if before > 0 { facts[LogKey.leftOut] = "\(before)" }
         if let error { facts.merge(Logger.facts(of: error)) { $1 } }
-        log.notice(error == nil ? "A change was carried out" : "A change was refused", metadata: facts)
+        let sentence: Logger.Message =
+            if isUncertain {
+                "Whether a change was carried out is not known"
+            } else if error == nil {
+                "A change was carried out"
+            } else {
+                "A change was refused"
+            }
+        log.notice(sentence, metadata: facts)
     }
 }

@@ -55,20 +55,23 @@ package struct CommandContent: Sendable, Hashable {
 
     // MARK: Recordings (docs/recordings.md)
 
-    /// The actions that name a time of recordings, and the field with it.
-    private static let times = ["_recordings": "from", "_playback": "at"]
+    /// The actions that name times of recordings, and the fields with them.
+    private static let times = ["_recordings": ["from", "to"], "_playback": ["at"]]
 
     /// The content of a command that asks for recordings, with no time before the device's data was its account's: what
     /// was recorded then is a former account's. Any other content is returned as it is.
     ///
     /// - Parameter since: as ``DeviceRecord/dataSince``.
     package static func content(_ content: Data, of path: String, since: UInt64) -> Data {
-        guard since > 0, let field = action(of: path).flatMap({ times[$0] }),
-            var value = JSONValue(ArraySlice(content)), case .number(let text)? = value[field]
+        guard since > 0, let fields = action(of: path).flatMap({ times[$0] }), var value = JSONValue(ArraySlice(content))
         else { return content }
-        // A number in another form than that of an integer is not compared.
-        guard Int64(text).map({ $0 < Int64(clamping: since) }) ?? true else { return content }
-        guard value.set([field], to: .number("\(since)")) else { return content }
-        return Data(value.text.utf8)
+        var isChanged = false
+        for field in fields {
+            guard case .number(let text)? = value[field] else { continue }
+            // A number in another form than that of an integer is not compared.
+            guard Int64(text).map({ $0 < Int64(clamping: since) }) ?? true else { continue }
+            if value.set([field], to: .number("\(since)")) { isChanged = true }
+        }
+        return isChanged ? Data(value.text.utf8) : content
     }
 }

@@ -62,9 +62,9 @@ extension CommandService {
         if let action = content.action { try Self.check(action, ttl: ttl, call.session) }
         var request = Self.request(content, id: id, to: device, until: until, call)
         (request.submit.noAnswer, request.submit.ttlMs) = (noAnswer, Int64((ttl ?? .zero).milliseconds))
-        if ttl != nil, call.session.allowedDevices != nil {
+        if let ttl, call.session.allowedDevices != nil {
             // Temporary access: the command is not kept for longer than the token is valid.
-            let left = (call.session.token.expires - view.clock.wallSeconds()) * 1000
+            let left = call.session.token.seconds(of: ttl, at: view.clock.wallSeconds()) * 1000
             request.submit.ttlMs = max(1, min(request.submit.ttlMs, left))
         }
         guard let entry = try await sendToOwner(request, call.session.account) else {

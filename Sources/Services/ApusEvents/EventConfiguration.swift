@@ -3,8 +3,8 @@ package struct EventConfiguration: Sendable, Hashable {
     /// Events that a device may report in a minute, and at once; one more is refused with 10007. Key
     /// `events.per_minute`.
     package var perMinute = 60
-    /// Hosts that integrators may name in the URLs of their hooks: a name, or `*.` and a domain. An operator may name
-    /// any host. Key `hooks.hosts`.
+    /// Hosts that integrators may name in the URLs of their hooks: a name, or `*.` and a domain. Addresses and networks
+    /// are those to which such names may lead besides public ones. An operator may name any host. Key `hooks.hosts`.
     package var hosts: [String] = []
     /// A file with the certificates that `https` is checked against; nil for those of the system. Key
     /// `hooks.authority_file`.

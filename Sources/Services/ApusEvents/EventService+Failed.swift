@@ -104,7 +104,7 @@ extension EventService {
                     ($0.byteCount, $0.alarm) = (UInt32(clamping: event.json.count), event.isAlarm)
                 })
             guard !reply.dropped else {
-                try await records.putAside(event, reason: failed.reason, at: failed.failedMs)
+                _ = try await records.putAside(event, reason: failed.reason, at: failed.failedMs)
                 throw ApusError(.overloaded, "too many events wait for the hook")
             }
             await noteCleared([failed], event.hook, of: event.customer)
@@ -129,7 +129,7 @@ extension EventService {
 
     /// The queue counts the events that are put aside. If it is not reached, the count is right again when none is
     /// left.
-    private func noteCleared(_ failed: [HookFailedEvent], _ name: String, of customer: String) async {
+    func noteCleared(_ failed: [HookFailedEvent], _ name: String, of customer: String) async {
         let rest = try? await records.failedEvents(of: name, of: customer, after: nil, limit: 1)
         let isEmpty = rest?.isEmpty ?? false
         guard isEmpty || !failed.isEmpty else { return }

@@ -36,6 +36,8 @@ extension EventService {
             try await dropAll(name, of: customer)
             try await records.erase(name, of: customer)
             hooks.forget(customer)
+            // A delivery may have put events aside meanwhile. From now on none does.
+            try await dropAll(name, of: customer)
             return ClientDeleteHookResponse()
         }
         addFailedEventRequests(to: &api)
@@ -210,7 +212,7 @@ extension EventService {
         return "the server answered with the status \(answer.status)"
     }
 
-    /// Puts an event aside, or drops it if there is no room.
+    /// Puts an event aside, or drops it if there is no room, or if the hook has been deleted meanwhile.
     private func putAside(_ event: HookStoredEvent, reason: String) async throws(ApusError) {
         let isKept = try await queue(event.hook, of: event.customer)
             .ask(HookRefused.with { $0.share = event.share }, call: .once()).kept
@@ -218,7 +220,10 @@ extension EventService {
             try await records.erase([event])
             return dropped.increment()
         }
-        try await records.putAside(event, reason: reason, at: now)
+        guard try await records.putAside(event, reason: reason, at: now) else {
+            dropped.increment()
+            return await noteCleared([], event.hook, of: event.customer)
+        }
         putAside.increment()
     }
 

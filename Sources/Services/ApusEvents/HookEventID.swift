@@ -2,11 +2,11 @@ import ApusCore
 
 /// The id of an event for a hook: its time in Unix milliseconds, and a number in hexadecimal digits, such as
 /// `1767607964123-9f3c01d27b5a6e48`.
-struct HookEventID: Sendable, Hashable, CustomStringConvertible {
+package struct HookEventID: Sendable, Hashable, CustomStringConvertible {
     let timeMs: Int64
     let number: UInt64
 
-    var description: String { "\(timeMs)-" + String(number, radix: 16) }
+    package var description: String { "\(timeMs)-" + String(number, radix: 16) }
 
     init(timeMs: Int64, number: UInt64) { (self.timeMs, self.number) = (timeMs, number) }
 

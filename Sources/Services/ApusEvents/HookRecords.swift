@@ -1,4 +1,4 @@
-import ApusCore
+package import ApusCore
 package import ApusStorage
 import SwiftProtobuf
 
@@ -22,6 +22,8 @@ package struct HookRecords: Sendable {
 
     let store: any RecordStore
 
+    package init(store: any RecordStore) { self.store = store }
+
     // MARK: Hooks
 
     /// Whether there is a hook of any customer.
@@ -38,7 +40,7 @@ package struct HookRecords: Sendable {
     /// Adds a hook, or changes it.
     ///
     /// - Throws: 10007 beyond `countMax`, and after too many other changes; what `change` throws.
-    func put(
+    package func put(
         _ name: String, of customer: String, countMax: Int,
         _ change: (inout HookStored) throws(ApusError) -> Void
     ) async throws(ApusError) -> HookStored {
@@ -62,7 +64,7 @@ package struct HookRecords: Sendable {
         throw ApusError(.overloaded, "the hook is being changed by too many others; try again")
     }
 
-    func erase(_ name: String, of customer: String) async throws(ApusError) {
+    package func erase(_ name: String, of customer: String) async throws(ApusError) {
         try await store.commit(Self.hooks.erase(Self.key(name, customer), fence: .none))
     }
 
@@ -72,12 +74,12 @@ package struct HookRecords: Sendable {
 
     // MARK: Events
 
-    func write(_ event: HookStoredEvent) async throws(ApusError) {
+    package func write(_ event: HookStoredEvent) async throws(ApusError) {
         try await store.commit(Self.events.put(event, fence: .none))
     }
 
     /// The oldest events that wait for a hook.
-    func events(of name: String, of customer: String, limit: Int) async throws(ApusError) -> [HookStoredEvent] {
+    package func events(of name: String, of customer: String, limit: Int) async throws(ApusError) -> [HookStoredEvent] {
         try await store.page(Self.events, prefix: Self.key(name, customer), limit: limit).records.map(\.body)
     }
 
@@ -92,12 +94,32 @@ package struct HookRecords: Sendable {
     // MARK: Events that were put aside
 
     /// Puts an event that its endpoint has refused aside. It no longer waits.
-    func putAside(_ event: HookStoredEvent, reason: String, at now: Int64) async throws(ApusError) {
+    ///
+    /// The hook must exist in the same step: without it nobody could drop what is put aside.
+    ///
+    /// - Returns: false if there is no hook. The event is removed then.
+    /// - Throws: 10007 after too many changes of the hook in the meantime.
+    package func putAside(_ event: HookStoredEvent, reason: String, at now: Int64) async throws(ApusError) -> Bool {
         let failed = HookFailedEvent.with { ($0.event, $0.reason, $0.failedMs) = (event, reason, now) }
-        try await store.commit(
-            RecordStep([
-                Self.events.erase(Self.key(of: event), fence: .none), try Self.failed.put(failed, fence: .none),
-            ]))
+        let hook = Self.key(event.hook, event.customer)
+        for attempt in 0..<Self.attemptsMax {
+            guard let found = try await store.record(Self.hooks, hook) else {
+                try await erase([event])
+                return false
+            }
+            do throws(ApusError) {
+                try await store.commit(
+                    RecordStep([
+                        Self.hooks.check(hook, fence: .none, if: .version(found.version)),
+                        Self.events.erase(Self.key(of: event), fence: .none), try Self.failed.put(failed, fence: .none),
+                    ]))
+                return true
+            } catch {
+                guard error.code == .versionConflict else { throw error }
+            }
+            await store.pause(after: attempt)
+        }
+        throw ApusError(.overloaded, "the hook is being changed by too many others; try again")
     }
 
     /// Lets an event that was put aside wait again.
@@ -111,7 +133,7 @@ package struct HookRecords: Sendable {
     }
 
     /// The oldest events of a hook that were put aside, after one of them.
-    func failedEvents(
+    package func failedEvents(
         of name: String, of customer: String, after last: HookEventID?, limit: Int
     ) async throws(ApusError) -> [HookFailedEvent] {
         let token = last.map { last in

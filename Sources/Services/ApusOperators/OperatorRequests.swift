@@ -23,17 +23,20 @@ package struct OperatorRequests: Sendable {
     let channels: ChannelService
     let name: ClusterID
     let drain: @Sendable () async throws(ApusError) -> Void
+    let undrain: @Sendable () async throws(ApusError) -> Void
     let forwarding: ClientForwarding
 
     /// - Parameters:
     ///   - name: the cluster's name.
     ///   - drain: begins the drain of this node; throws as the request that asks for it.
+    ///   - undrain: ends it; throws likewise.
     package init(
         cluster: ClusterService, sessions: SessionService, channels: ChannelService, name: ClusterID,
-        drain: @escaping @Sendable () async throws(ApusError) -> Void, forwarding: ClientForwarding
+        drain: @escaping @Sendable () async throws(ApusError) -> Void,
+        undrain: @escaping @Sendable () async throws(ApusError) -> Void, forwarding: ClientForwarding
     ) {
         (self.cluster, self.sessions, self.channels) = (cluster, sessions, channels)
-        (self.name, self.drain, self.forwarding) = (name, drain, forwarding)
+        (self.name, self.drain, self.undrain, self.forwarding) = (name, drain, undrain, forwarding)
     }
 
     /// Registers the requests.
@@ -42,7 +45,7 @@ package struct OperatorRequests: Sendable {
         addMap(to: &api)
         addSessions(to: &api)
         for number in [ClientDrainNodeRequest.info, ClientListSessionsRequest.info, ClientEndSessionRequest.info]
-            + [ClientListChannelsRequest.info]
+            + [ClientListChannelsRequest.info, ClientUndrainNodeRequest.info]
         {
             if let operation = try? api.operation(number: number.number) { forwarding.allow(operation) }
         }
@@ -67,6 +70,11 @@ package struct OperatorRequests: Sendable {
             guard forwarding.isHere(request.node) else { return try await forwarding.ask(request.node, request, call) }
             try await drain()
             return ClientDrainNodeResponse()
+        }
+        api.on(ClientUndrainNodeRequest.self) { [self] request, call throws(ApusError) in
+            guard forwarding.isHere(request.node) else { return try await forwarding.ask(request.node, request, call) }
+            try await undrain()
+            return ClientUndrainNodeResponse()
         }
         api.on(ClientListShardsRequest.self) { [self] request, _ throws(ApusError) in
             let map = cluster.view.map

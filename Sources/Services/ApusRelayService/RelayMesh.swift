@@ -123,18 +123,22 @@ package final class RelayMesh: Service {
                     TransportAddress($0.host, port: 0)
                 })
         }
-        let (actions, hasToTell) = state.withLock { state -> ([MirrorFeedStateMachine.Action], Bool) in
+        let (actions, hasToTell, isUndrained) = state.withLock {
+            state -> ([MirrorFeedStateMachine.Action], Bool, Bool) in
             // A node that has left keeps its last state, for redirecting its remaining clients.
-            guard members.contains(where: { $0.id == view.local }) else { return ([], false) }
+            guard members.contains(where: { $0.id == view.local }) else { return ([], false, false) }
             let before = state.roster.others
             state.roster.membersChanged(members)
-            let isNews = isLeaving && !state.isDraining
-            state.isDraining = state.isDraining || isLeaving
+            let isNews = isLeaving != state.isDraining
+            state.isDraining = isLeaving
+            if !isLeaving { state.alternate = nil }
             state.places.membersChanged(others)
             let isHeardByNew = state.roster.others.contains { !before.contains($0) }
-            return (state.feed.standbyChanged(to: state.roster.standby), isNews || isHeardByNew)
+            let actions = state.feed.standbyChanged(to: state.roster.standby)
+            return (actions, isNews || isHeardByNew, isNews && !isLeaving)
         }
         perform(actions)
+        if isUndrained { relay.order(.undrain) }
         tellRelay()
         if hasToTell { tellEndpoints() }
     }

@@ -342,7 +342,7 @@ package struct ThingService: Sendable {
 ///
 /// Concurrency model: any thread. A `Mutex` guards the cache, and is never held during a read.
 private final class DeviceBindings: Sendable {
-    private static let countMax = 4096
+    private static let countMax = 16_384
 
     private struct Key: Hashable {
         let device: DeviceID?

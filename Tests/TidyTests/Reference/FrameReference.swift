@@ -15,6 +15,9 @@ enum FrameReference {
         All numbers are big endian. A frame is a link frame, whose payload is a media header and the media. It has at
         most \(MediaFrame.payloadByteCountMax) bytes of media.
 
+        A larger picture, of at most \(MediaFrame.joinedByteCountMax) bytes, is sent in parts: consecutive frames with
+        the flags `continued` and `continuation`. A receiver drops a picture of which a part is missing.
+
         ## Link frame
 
         \(table(LinkFrame.layout))

@@ -49,28 +49,22 @@ package struct CameraLine {
     }
 
     private var tracks: [Track] = []
-    private var timeline = MediaTimeline(trackCount: 0)
+    /// One for all connections. The clocks of the tracks decide what is a jump.
+    private var timeline = MediaTimeline(trackCount: 0, pauseMax: MediaTimeline.lineMax)
     private var told: [TrackConfiguration] = []
     private var hasKey = false
+    /// This connection has a frame on the time line.
+    private var hasFrame = false
     private var start: MonotonicTime?
     private var lastFrame: MonotonicTime?
     package private(set) var isConfigured = false
 
     package init() {}
 
-    /// A connection starts.
-    package mutating func begin(tracks: [CameraTrack], at now: MonotonicTime) {
+    /// A connection starts. Its first frame says how long the camera was away.
+    package mutating func begin(tracks: [CameraTrack], at _: MonotonicTime) {
         self.tracks = tracks.map { Track($0) }
-        let gap = lastFrame.map { (now - $0).nanoseconds / 1000 } ?? 0
-        if told.count != tracks.count {
-            let end = timeline.end
-            // The clocks of the tracks decide what is a jump.
-            timeline = MediaTimeline(trackCount: tracks.count, pauseMax: MediaTimeline.lineMax)
-            timeline.resume(after: end + gap)
-        } else if lastFrame != nil {
-            timeline.resume(after: gap)
-        }
-        (hasKey, isConfigured, start) = (false, false, nil)
+        (hasKey, hasFrame, isConfigured, start) = (false, false, false, nil)
     }
 
     /// A packet of a track's reports.
@@ -129,10 +123,7 @@ package struct CameraLine {
         }
         if isVideo, frame.isKey { hasKey = true }
         guard hasKey else { return events }
-        let place = timeline.place(
-            track: index, pts: time, dts: tracks[index].hasReordering ? nil : time,
-            duration: tracks[index].frameDuration)
-        lastFrame = now
+        let place = place(index, at: time, now)
         var flags: MediaFlags = isVideo && frame.isKey ? [.key] : []
         if shaped.isDiscardable { flags.insert(.discardable) }
         events.append(
@@ -141,5 +132,20 @@ package struct CameraLine {
                     track: UInt8(index), pts: place.pts, dts: place.dts, flags: flags, payload: shaped.payload,
                     configuration: nil)))
         return events
+    }
+
+    /// The position of a frame on the time line. The first frame of a connection follows the last one of the previous
+    /// connection after the time that has passed since.
+    private mutating func place(_ index: Int, at time: Int64, _ now: MonotonicTime) -> MediaTimeline.Place {
+        if !hasFrame {
+            hasFrame = true
+            // The start of the connection is too early: the first key frame may come many seconds later.
+            let gap = lastFrame.map { (now - $0).nanoseconds / 1000 } ?? 0
+            timeline.resume(after: gap, trackCount: tracks.count)
+        }
+        lastFrame = now
+        return timeline.place(
+            track: index, pts: time, dts: tracks[index].hasReordering ? nil : time,
+            duration: tracks[index].frameDuration)
     }
 }

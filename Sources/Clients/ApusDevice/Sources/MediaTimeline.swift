@@ -66,9 +66,15 @@ package struct MediaTimeline: Sendable {
     }
 
     /// Starts the input again after a gap: a camera that was away for a while.
-    package mutating func resume(after gap: Int64) {
+    ///
+    /// - Parameters:
+    ///   - gap: the time from the end of the line to the next frame, in microseconds.
+    ///   - trackCount: the number of the input's tracks from now on; nil if it has not changed. A track that is missing
+    ///     keeps its last time, so that its times do not go back when it returns.
+    package mutating func resume(after gap: Int64, trackCount: Int? = nil) {
         restart = Self.clamped(end + Self.clamped(max(gap, 0)))
         offset = nil
+        while let trackCount, tracks.count < trackCount { tracks.append(Track()) }
         for index in tracks.indices { tracks[index].lastInput = nil }
     }
 

@@ -8,8 +8,9 @@ struct ClusterCommand: AsyncParsableCommand {
         commandName: "cluster", abstract: "Run a local cluster of several nodes on this machine.",
         subcommands: [
             ClusterUp.self, ClusterStatus.self, ClusterKill.self, ClusterPause.self, ClusterResume.self,
-            ClusterDrain.self, ClusterRestart.self, ClusterLogs.self, ClusterDown.self, ClusterPartition.self,
-            ClusterCut.self, ClusterLoss.self, ClusterDelay.self, ClusterCutStore.self, ClusterHeal.self,
+            ClusterDrain.self, ClusterUndrain.self, ClusterRestart.self, ClusterLogs.self, ClusterDown.self,
+            ClusterPartition.self, ClusterCut.self, ClusterLoss.self, ClusterDelay.self, ClusterCutStore.self,
+            ClusterHeal.self,
             ClusterWhy.self, ClusterChanges.self, ClusterCordon.self, ClusterUncordon.self, ClusterWeight.self,
             ClusterUpgrade.self, ClusterClientNamespace.self, ClusterShim.self,
         ])

@@ -53,7 +53,7 @@ struct ClusterDrain: AsyncParsableCommand {
             NodeOutcome(node: found.name, process: process.state, drained: true),
             [
                 "The node \(found.name) is drained\(stay ? "" : " and has stopped"). "
-                    + "`apus cluster restart \(found.name)` gives it shards again."
+                    + "`apus cluster \(stay ? "undrain" : "restart") \(found.name)` gives it shards again."
             ])
     }
 }

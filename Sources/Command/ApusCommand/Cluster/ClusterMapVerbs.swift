@@ -70,6 +70,20 @@ struct ClusterUncordon: AsyncParsableCommand {
     }
 }
 
+/// `apus cluster undrain N`
+struct ClusterUndrain: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "undrain", abstract: "End `apus cluster drain --stay`: give a node shards again.")
+    @OptionGroup var options: LocalMapOptions
+    @OptionGroup var node: NodeArgument
+
+    func run() async throws {
+        let name = try options.name(node)
+        let answer = try await options.api().ask(ClientUndrainNodeRequest.with { $0.node = name })
+        try options.output.show(answer, ["The node \(name) is not draining any more, and gets shards."])
+    }
+}
+
 /// `apus cluster weight N WEIGHT`
 struct ClusterWeight: AsyncParsableCommand {
     static let configuration = CommandConfiguration(

@@ -1,5 +1,6 @@
 import ApusContract
 import ApusCore
+import ApusLocal
 import ArgumentParser
 import SwiftProtobuf
 
@@ -81,13 +82,46 @@ struct ListFailedEventsCommand: AsyncParsableCommand {
         let request = ClientListFailedEventsRequest.with {
             ($0.customer, $0.hook, $0.pageSize) = (hooks.customer, hook, UInt32(limit))
         }
-        try await hooks.options.show(request) { answer in
-            [["ID", "TOPIC", "NAME", "DEVICE", "ACCOUNT", "REASON"]]
-                + answer.events.map { event in
-                    [event.id, event.topic, event.name, event.device, event.account, event.reason]
-                        .map { $0.isEmpty ? "-" : $0 }
-                }
+        let answer = try await hooks.options.api().ask(request)
+        let rows = answer.events.map { event in
+            [
+                event.id, TimeText.of(milliseconds: event.failedMs), event.topic, event.name, event.device,
+                event.account, event.reason,
+            ].map { $0.isEmpty ? "-" : $0 }
         }
+        try hooks.options.output.show(
+            FailedEventsReport(answer),
+            TextTable.lines([["ID", "FAILED", "TOPIC", "NAME", "DEVICE", "ACCOUNT", "REASON"]] + rows))
+    }
+}
+
+/// The events that were put aside, with `--json`: as the API has them, but the JSON of an event is a part of the
+/// object.
+struct FailedEventsReport: Encodable {
+    struct Event: Encodable {
+        var id: String
+        var topic: String
+        var name: String
+        var device: String?
+        var account: String?
+        var timeMs: Int64
+        var failedMs: Int64
+        var reason: String
+        var json: JSONText
+    }
+
+    var events: [Event]
+    /// Nil: these are the last.
+    var nextPageToken: String?
+
+    init(_ answer: ClientListFailedEventsResponse) {
+        events = answer.events.map { event in
+            Event(
+                id: event.id, topic: event.topic, name: event.name,
+                device: event.device.isEmpty ? nil : event.device, account: event.account.isEmpty ? nil : event.account,
+                timeMs: event.timeMs, failedMs: event.failedMs, reason: event.reason, json: JSONText(event.json))
+        }
+        nextPageToken = answer.nextPageToken.isEmpty ? nil : answer.nextPageToken
     }
 }
 

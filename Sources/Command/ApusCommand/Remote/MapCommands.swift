@@ -116,7 +116,7 @@ struct CordonCommand: AsyncParsableCommand {
 struct UncordonCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "uncordon", abstract: "End `apus cordon`: give a node shards again.",
-        discussion: "A drain ends when the node is started again, and not by this.")
+        discussion: "A drain ends with `apus undrain`, or when the node is started again, and not by this.")
     @OptionGroup var options: OperatorOptions
     @Argument(help: "The node's name.")
     var node: String

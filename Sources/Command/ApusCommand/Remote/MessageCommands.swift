@@ -96,7 +96,7 @@ struct ListMessagesCommand: AsyncParsableCommand {
             [["MESSAGE", "FROM", "BEGAN", "SECONDS", "BYTES", "STATE"]]
                 + answer.messages.map { message in
                     [
-                        message.message, message.caller.name, "\(message.startedMs / 1000)",
+                        message.message, message.caller.name, TimeText.of(milliseconds: message.startedMs),
                         "\(message.lengthMs / 1000)", "\(message.bytes)", message.watched ? "watched" : "new",
                     ]
                 }

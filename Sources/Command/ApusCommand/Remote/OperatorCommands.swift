@@ -49,8 +49,8 @@ struct DrainCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "drain", abstract: "Move a node's shards, channels and clients to the other nodes.",
         discussion: """
-            The node runs on afterwards, and gets no shards until it is started again: stop or restart it on its own \
-            machine. To keep shards away from a node without moving those that it has, use `apus cordon`.
+            The node runs on afterwards, and gets no shards until `apus undrain`, or until it is started again on its \
+            own machine. To keep shards away from a node without moving those that it has, use `apus cordon`.
             """)
     @OptionGroup var options: OperatorOptions
     @Argument(help: "The node's name.")
@@ -78,7 +78,28 @@ struct DrainCommand: AsyncParsableCommand {
         }
         try options.output.show(
             Report(node: node, drained: true),
-            ["The node \(node) is drained. It gets shards again when it is started again."])
+            [
+                "The node \(node) is drained. `apus undrain \(node)` gives it shards again, or its next start."
+            ])
+    }
+}
+
+/// `apus undrain NODE`
+struct UndrainCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "undrain", abstract: "End `apus drain`: give a node shards again.",
+        discussion: """
+            It also stops a drain that is in progress. Clients that were sent away stay at the other nodes. A node that \
+            stops refuses it with 21025.
+            """)
+    @OptionGroup var options: OperatorOptions
+    @Argument(help: "The node's name.")
+    var node: String
+
+    func run() async throws {
+        try await options.show(ClientUndrainNodeRequest.with { $0.node = node }) { _ in
+            [["The node \(node) is not draining any more, and gets shards."]]
+        }
     }
 }
 

@@ -54,7 +54,22 @@ struct GetProductCommand: AsyncParsableCommand {
     func run() async throws {
         let request = ClientGetProductRequest.with { ($0.customer, $0.product) = (options.customer, product) }
         let answer = try await options.operators.api().ask(request)
-        try options.operators.output.show(answer, [answer.schema])
+        try options.operators.output.show(ProductReport(answer), [answer.schema])
+    }
+}
+
+/// A product with `--json`: as the API has it, but the schema is a part of the object.
+struct ProductReport: Encodable {
+    var customer: String
+    var product: String
+    var schema: JSONText
+    var revision: UInt64
+    var createdMs: Int64
+    var changedMs: Int64
+
+    init(_ product: ClientProduct) {
+        (customer, self.product, revision) = (product.customer, product.product, product.revision)
+        (schema, createdMs, changedMs) = (JSONText(product.schema), product.createdMs, product.changedMs)
     }
 }
 

@@ -25,10 +25,12 @@ public struct MapChange: Sendable, Hashable {
         public static let weighted = Kind(rawValue: 9)
         /// An operator restored the map of a node.
         public static let restored = Kind(rawValue: 10)
+        /// A node's drain was ended.
+        public static let undrained = Kind(rawValue: 11)
 
         private static let names = [
             "joined", "dead", "draining", "left", "rebalanced", "drained", "cordoned", "uncordoned", "weighted",
-            "restored",
+            "restored", "undrained",
         ]
 
         /// True for a series of moves, which are recorded together.

@@ -152,6 +152,7 @@ extension ClusterMap {
         case .join(let node, _, _, _, _): (.joined, [node])
         case .declareDead(let nodes): (.dead, nodes.filter { aliveSlot(of: $0) != nil })
         case .drain(let node): (.draining, [node])
+        case .undrain(let node): (.undrained, [node])
         case .leave(let node): (.left, [node])
         case .setStandby(let moves), .handOver(let moves):
             moves.first.map { move in

@@ -11,6 +11,8 @@ package enum OwnershipDecision: Sendable, Equatable {
     case declareDead([NodeID])
     /// A node accepts no new shards and hands over its own.
     case drain(NodeID)
+    /// A node's drain ends: it accepts shards again.
+    case undrain(NodeID)
     /// A node leaves. The shards that it still owns go to the standbys.
     case leave(NodeID)
     /// Another standby for shards, of the same owner and epoch.
@@ -83,6 +85,11 @@ extension ClusterMap {
             for index in next.shards.indices where next.shards[index].secondStandby == slot {
                 next.shards[index].loseSecondStandby()
             }
+            next.fillSecondStandbys()
+        case .undrain(let node):
+            guard let slot = aliveSlot(of: node) else { throw ApusError(.fenced) }
+            next.members[Int(slot.rawValue)].state = .up
+            next.fillStandbys()
             next.fillSecondStandbys()
         case .leave(let node):
             guard aliveSlot(of: node) != nil || members.contains(where: { $0.id == node && $0.state == .left }) else {

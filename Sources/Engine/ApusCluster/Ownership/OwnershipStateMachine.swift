@@ -177,7 +177,7 @@ package struct OwnershipStateMachine: Sendable {
         var isPlanned: Bool {
             switch decision {
             case .setStandby, .setSecondStandby, .handOver: true
-            case .join, .declareDead, .drain, .leave, .confirm, .cordon, .weigh, .setWatchRule: false
+            case .join, .declareDead, .drain, .undrain, .leave, .confirm, .cordon, .weigh, .setWatchRule: false
             }
         }
     }

@@ -25,16 +25,28 @@ extension ClusterService {
 
     /// Returns when this draining node holds nothing, or at once if no other node accepts its shards.
     ///
-    /// - Throws: 10005 after ``ClusterConfiguration/drainTimeout``.
+    /// - Throws: 10005 after ``ClusterConfiguration/drainTimeout``, 10006 if the drain is ended (``undrain()``).
     package func waitUntilDrained() async throws(ApusError) {
-        let isEmpty = await wait(for: configuration.drainTimeout) { map in
-            map.isDrained(self.identity) || !map.members.contains(where: \.acceptsShards)
+        let isOver = await wait(for: configuration.drainTimeout) { map in
+            map.isDrained(self.identity) || !map.members.contains(where: \.acceptsShards) || self.isUp(in: map)
         }
-        guard isEmpty else { throw ApusError(.deadlineExceeded, "not all shards could be handed over in time") }
+        guard !isUp(in: view.map) else { throw ApusError(.cancelled, "the drain was ended") }
+        guard isOver else { throw ApusError(.deadlineExceeded, "not all shards could be handed over in time") }
+    }
+
+    /// Ends a drain of this node: it accepts shards again, and the others move its share to it. Does nothing if the
+    /// node is not draining.
+    ///
+    /// - Throws: 21025 once this node leaves, and the errors of ``propose(_:)``.
+    package func undrain() async throws(ApusError) { try await propose(.undrain(identity)) }
+
+    private func isUp(in map: ClusterMap) -> Bool {
+        map.members.contains { $0.id == identity && $0.state == .up }
     }
 
     /// Drains as far as possible, and leaves the cluster. Remaining shards go to the standbys.
     package func leave() async {
+        thread.loop.execute { self.state.value.isLeaving = true }
         do throws(ApusError) {
             try await drain()
         } catch {

@@ -46,6 +46,8 @@ package final class ClusterService: Service {
         /// The next tick; nil before the service runs and after its end.
         var nextTick: (task: Scheduled<Void>, time: MonotonicTime)?
         var isRunning = false
+        /// True from the beginning of ``ClusterService/leave()`` on.
+        var isLeaving = false
         /// When the condition that another process has this node's name ends; nil if there is none.
         var duplicateUntil: MonotonicTime?
         /// The helpers of the peers whose paths are cut.
@@ -270,7 +272,8 @@ package final class ClusterService: Service {
 
     /// Makes a decision about the map. Returns when the map includes it.
     ///
-    /// - Throws: 10017 if the service does not run, and the errors of ``OwnershipStateMachine``.
+    /// - Throws: 10017 if the service does not run, 21025 for the end of a drain while this node leaves, and the errors
+    ///   of ``OwnershipStateMachine``.
     @discardableResult
     package func propose(_ decision: OwnershipDecision) async throws(ApusError) -> ClusterMap {
         let outcome = await withCheckedContinuation {
@@ -278,6 +281,11 @@ package final class ClusterService: Service {
             thread.loop.execute {
                 guard self.state.value.isRunning else {
                     return continuation.resume(returning: .failed(ApusError(.shuttingDown)))
+                }
+                // The node's own drain, which follows, would otherwise be ended by this.
+                if case .undrain = decision, self.state.value.isLeaving {
+                    let reason = "the node stops; it gets shards again when it is started"
+                    return continuation.resume(returning: .failed(ApusError(.unavailable, reason)))
                 }
                 self.propose(decision, waiter: .caller(continuation))
             }

@@ -77,6 +77,8 @@ package enum RelayOrder: Sendable {
     case othersAreAt(reached: [TransportAddress], told: [TransportAddress], relays: [TransportAddress])
     /// The node leaves. New clients are redirected there.
     case drain(RelayAlternate?)
+    /// The node does not leave after all. New clients are accepted again.
+    case undrain
     /// Credentials of these user names are refused from now on, and their allocations end.
     case revoked(@Sendable (_ username: String) -> Bool)
     /// Lists allocations. The closure is called on the control thread.
@@ -136,8 +138,8 @@ package final class RelayInbox: Sendable {
             case .standing(let answer): answer(RelayStanding())
             case .sessions(_, let answer): answer(RelaySessions())
             case .end(_, let answer): answer(0)
-            case .mirrored, .tellMirrors, .claimed, .movedAway, .othersHave, .othersAreAt, .drain, .revoked, .rules,
-                .peers:
+            case .mirrored, .tellMirrors, .claimed, .movedAway, .othersHave, .othersAreAt, .drain, .undrain, .revoked,
+                .rules, .peers:
                 break
             }
         }

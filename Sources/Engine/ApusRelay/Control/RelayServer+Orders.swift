@@ -28,6 +28,7 @@ extension RelayServer {
         case .othersAreAt(let reached, let told, let relays):
             perform(machine.othersAreAt(reached: reached, told: told, relays: relays), now, &commands)
         case .drain(let alternate): machine.drain(to: alternate, at: now)
+        case .undrain: machine.undrain()
         case .revoked(let isRevoked): perform(machine.revoke(isRevoked, at: now), now, &commands)
         case .sessions(let selection, let answer):
             answer(machine.sessions(selection, countMax: RelaySessions.countMax, at: now))

@@ -23,6 +23,7 @@ public enum ClientRequests {
         ClientSetNodeWeightRequest.info,
         ClientExplainShardRequest.info,
         ClientListMapChangesRequest.info,
+        ClientUndrainNodeRequest.info,
         ClientReadPropertyRequest.info,
         ClientWritePropertyRequest.info,
         ClientAddUserPropertyRequest.info,

@@ -192,6 +192,16 @@ extension ClientListMapChangesRequest: ClientRequestMessage {
     }
 }
 
+extension ClientUndrainNodeRequest: ClientRequestMessage {
+    public typealias Reply = ClientUndrainNodeResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            43, "nodes.undrain", .post("/v1/nodes/{node}/undrain"), roles: .admin, isAudited: true,
+            fields: ["node": .identifier],
+            "Give a drained node shards again.")
+    }
+}
+
 extension ClientListSessionsRequest: ClientRequestMessage {
     public typealias Reply = ClientListSessionsResponse
     public static var info: ClientRequestInfo {

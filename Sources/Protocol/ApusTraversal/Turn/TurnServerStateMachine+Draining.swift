@@ -50,7 +50,11 @@ extension TurnServerStateMachine {
         }
     }
 
-    /// True from ``drain(to:at:)`` on.
+    /// Ends a drain: new allocations are accepted again. Existing ones keep their shortened lifetimes until their next
+    /// Refresh.
+    public mutating func undrain() { (drainedAt, alternate) = (nil, nil) }
+
+    /// True from ``drain(to:at:)`` to ``undrain()``.
     public var isDraining: Bool { drainedAt != nil }
 
     /// A lifetime, limited to the end of the drain.

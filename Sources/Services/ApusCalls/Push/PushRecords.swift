@@ -31,10 +31,13 @@ extension CallRecords {
     package func register(_ body: CallStoredPush) async throws(ApusError) {
         let others = try await pushes(of: body.account).filter { $0.access != body.access }
         try await change { () async throws(ApusError) in
-            let former = try await push(account: body.account, access: body.access)
+            let registered = try await registration(account: body.account, access: body.access)
+            let former = registered?.body
             let owner = try await store.record(Self.pushOwners, Self.pushOwners.key(of: body.owner))
             var writes = [
-                try Self.pushes.put(body, fence: .none, if: .any),
+                // Two registrations of one app at once: each must remove the token of the one before it.
+                try Self.pushes.put(
+                    body, fence: .none, if: registered.map { .version($0.version) } ?? .absent),
                 try Self.pushOwners.put(
                     body.owner, fence: .none, if: owner.map { .version($0.version) } ?? .absent),
             ]
@@ -57,9 +60,9 @@ extension CallRecords {
     /// Ends the registration of an app, if there is one.
     package func unregister(account: String, access: String) async throws(ApusError) {
         try await change { () async throws(ApusError) in
-            let writes = [Self.pushes.erase(Self.key(of: account, access), fence: .none, if: .any)]
-            guard let push = try await push(account: account, access: access) else { return writes }
-            return writes + (try await eraseOwner(of: push))
+            guard let push = try await registration(account: account, access: access) else { return [] }
+            let erased = Self.pushes.erase(Self.key(of: account, access), fence: .none, if: .version(push.version))
+            return [erased] + (try await eraseOwner(of: push.body))
         }
     }
 
@@ -67,7 +70,8 @@ extension CallRecords {
     private func change(_ writes: () async throws(ApusError) -> [RecordWrite]) async throws(ApusError) {
         for attempt in 0..<Self.attemptsMax {
             do throws(ApusError) {
-                try await store.commit(RecordStep(try await writes()))
+                let step = try await writes()
+                if !step.isEmpty { try await store.commit(RecordStep(step)) }
                 return
             } catch {
                 guard error.code == .versionConflict else { throw error }
@@ -93,7 +97,13 @@ extension CallRecords {
     }
 
     package func push(account: String, access: String) async throws(ApusError) -> CallStoredPush? {
-        try await store.record(Self.pushes, Self.key(of: account, access))?.body
+        try await registration(account: account, access: access)?.body
+    }
+
+    private func registration(
+        account: String, access: String
+    ) async throws(ApusError) -> Record<CallStoredPush>? {
+        try await store.record(Self.pushes, Self.key(of: account, access))
     }
 
     /// Those of the registrations whose tokens no other app has registered since.

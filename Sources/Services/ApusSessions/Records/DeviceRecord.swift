@@ -79,7 +79,7 @@ extension DeviceShare {
 extension SessionRecords {
     /// Devices, with an index by the accounts that may use them, and by those that are invited.
     static let devices = RecordCollection<StoredDevice>(
-        "devices", layout: 2, key: { key(of: $0.device) },
+        "devices", layout: 3, key: { key(of: $0.device) },
         indexes: [
             RecordIndex("account") { device in
                 let accounts = ([device.account] + device.shares.map(\.account)).filter { !$0.isEmpty }

@@ -1,4 +1,14 @@
-import ApusCore
+package import ApusCore
+
+extension ApusError {
+    /// A write was refused because the record store has no room for it. ``isRecordStoreFull`` tells it from 10007 for
+    /// other reasons.
+    package static let recordStoreFull = ApusError(
+        .overloaded, "the record store is nearly full; nothing in it may grow")
+
+    /// True for ``recordStoreFull``.
+    package var isRecordStoreFull: Bool { code == .overloaded && message == Self.recordStoreFull.message }
+}
 
 /// Decides the writes of one commit: which steps are made, and the resulting rows and entries.
 ///
@@ -132,7 +142,7 @@ struct RecordBatchStateMachine {
                 .versionUnsupported, "the collection \(write.id.collection) is written by a newer release")
         }
         if case .put(let body, _, _) = write.change, !hasRoom, !write.usesReserve, body.count > head?.byteCount ?? 0 {
-            return ApusError(.overloaded, "the record store is nearly full; nothing in it may grow")
+            return .recordStoreFull
         }
         let isHeld =
             switch write.condition {

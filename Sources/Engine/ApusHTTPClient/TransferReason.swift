@@ -1,0 +1,16 @@
+/// The reason that libcurl gives for a transfer that failed, as words for people.
+package enum TransferReason {
+    /// The sentence without OpenSSL's version and numbers.
+    ///
+    /// OpenSSL puts them before its words: of `OpenSSL/3.0.19: error:0A00010B:SSL routines::wrong version number` the
+    /// words are `wrong version number`. Words before the numbers stay, as those of `TLS connect error: error:…`.
+    package static func words(of sentence: String) -> String {
+        guard let numbers = sentence.firstMatch(of: /error:[0-9A-Fa-f]+:/) else { return sentence }
+        let rest = sentence[numbers.range.upperBound...]
+        let words = rest[(rest.ranges(of: "::").last?.upperBound ?? rest.startIndex)...].trimmingPrefix(" ")
+        let before = sentence[..<numbers.range.lowerBound]
+        // A version has digits; a sentence of libcurl that is cut here has none.
+        guard !before.contains(where: \.isNumber), before.contains(where: \.isLetter) else { return String(words) }
+        return String(before + words)
+    }
+}
