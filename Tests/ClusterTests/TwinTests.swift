@@ -57,6 +57,27 @@ struct TwinTests {
         try text.write(toFile: cluster.file("n2-copy.yaml"), atomically: true, encoding: .utf8)
     }
 
+    @Test("Where both advertise one address, a second process waits while the first runs, and does not end it")
+    func oneAddress() async throws {
+        let cluster = try Cluster(nodes: 2, basePort: 28_900)
+        defer { cluster.down() }
+        #expect(try cluster.run("cluster", "kill", "n2").status == 0)
+        try copyConfiguration(of: cluster)
+        #expect(try cluster.run("cluster", "restart", "2").status == 0)
+        let text =
+            Cluster.text(cluster.file("n2-copy.yaml"))
+            + "advertise:\n  transport: 127.0.0.1:\(cluster.basePort + 10)\n"
+        try text.write(toFile: cluster.file("n2-copy.yaml"), atomically: true, encoding: .utf8)
+        let first = NodeView(2, of: cluster)
+        let incarnation = try #require(first.status?.incarnation)
+        let twin = try Twin(cluster, config: "n2-copy.yaml", httpPort: cluster.httpPort(2) + 50)
+        defer { twin.end() }
+        #expect(try await waited { twin.duplicate != nil })
+        // Longer than two leases.
+        try await Task.sleep(for: .seconds(8))
+        #expect(!twin.isUp && first.status?.state == "up" && first.status?.incarnation == incarnation)
+    }
+
     private func waited(_ seconds: Int = 15, for condition: () -> Bool) async throws -> Bool {
         for _ in 0..<seconds * 20 where !condition() { try await Task.sleep(for: .milliseconds(50)) }
         return condition()

@@ -62,25 +62,15 @@ struct ClusterSimulationTests {
 
     @Test("Two processes of one node never are one incarnation, and end each other no more than faults make them")
     func twinsHold() {
-        var (waits, deposed, answering) = (0, 0, 0)
+        var waits = 0
         let seeds = SeedShare.seeds(of: 0..<Self.twinSeedCount)
         for seed in seeds {
             let run = ClusterSimulation.run(seed: seed, profile: .twins)
-            (waits, deposed) = (waits + run.twinWaitCount, deposed + run.deposedCount)
-            guard run.isFailed else { continue }
-            let failure: Comment = "\(run.report); see it with APUS_SIM_SEED=\(seed) APUS_SIM_PROFILE=twins"
-            if run.report.contains("may answer for its entities") {
-                answering += 1
-                withKnownIssue("A process that its twin has ended may answer until its promises end") {
-                    Issue.record(failure)
-                }
-            } else {
-                Issue.record(failure)
-            }
+            waits += run.twinWaitCount
+            if run.isFailed { Issue.record("\(run.report); see it with APUS_SIM_SEED=\(seed) APUS_SIM_PROFILE=twins") }
         }
-        #expect(answering <= seeds.count / 50)
         // The faults reach what they aim at.
-        #expect(waits > 2 * seeds.count && deposed > seeds.count / 20, "\(waits), \(deposed)")
+        #expect(waits > 2 * seeds.count, "\(waits)")
     }
 
     @Test("Invariants hold in a ring of watchers", arguments: SeedShare.chunks(of: 0..<ringSeedCount, size: 10))
@@ -137,7 +127,8 @@ struct ClusterSimulationTests {
 
     @Test("Each deliberate error is caught", arguments: SimulationMutant.allCases.filter { $0 != .none })
     func mutantIsCaught(mutant: SimulationMutant) {
-        let caught = (mutant.firstSeed..<mutant.firstSeed + Self.mutantSeedCountMax).first { seed in
+        let first = Self.chosenSeed ?? mutant.firstSeed
+        let caught = (first..<first + Self.mutantSeedCountMax).first { seed in
             ClusterSimulation.run(seed: seed, mutant: mutant, profile: mutant.profile).isFailed
         }
         print("\(mutant): \(caught.map { "seed \($0)" } ?? "not caught")")

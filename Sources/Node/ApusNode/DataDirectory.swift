@@ -73,6 +73,8 @@ package struct DataDirectory {
         let deadline = MonotonicTime.now() + timeout
         while flock(descriptor, LOCK_EX | LOCK_NB) != 0 {
             let number = errno
+            // A file system without locks. The number in the join, and the lease, keep two processes apart still.
+            if [ENOLCK, ENOSYS, EOPNOTSUPP].contains(number) { return lock }
             guard number == EWOULDBLOCK || number == EINTR else {
                 lock.release()
                 throw ApusError(.storageFailed, "the file \(file) cannot be locked: \(Self.reason(number))")

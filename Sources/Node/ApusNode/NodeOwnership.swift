@@ -57,12 +57,10 @@ extension NodeParts {
 }
 
 extension NodeConfiguration {
-    /// The configuration of the node's cluster service.
-    ///
-    /// - Parameter isRestart: the node was declared dead, and starts again in its own process.
-    func clusterService(keys: ClusterKeys, isRestart: Bool) -> ClusterConfiguration {
+    /// The configuration of the node's cluster service. The data directory is locked.
+    func clusterService(keys: ClusterKeys) -> ClusterConfiguration {
         var service = ClusterConfiguration(cluster: cluster, node: node, keys: keys)
-        service.isRestart = isRestart
+        service.endedProcesses = ProcessRecord(directory: dataDirectory).ended
         service.weight = UInt32(clamping: weight)
         service.membership = membership
         service.handover = handover

@@ -68,8 +68,8 @@ final class NodeParts: Sendable {
     private let carried: [any NodeService]
 
     init(
-        _ configuration: NodeConfiguration, carrying carried: [any NodeService], isRestart: Bool,
-        metrics: PrometheusMetrics, log: Logger, fenced: @escaping @Sendable () -> Void
+        _ configuration: NodeConfiguration, carrying carried: [any NodeService], metrics: PrometheusMetrics,
+        log: Logger, fenced: @escaping @Sendable () -> Void
     ) async throws(ApusError) {
         (self.configuration, self.carried, self.log) = (configuration, carried, log)
         (conditions, signing) = (NodeConditions(log: log), TokenSigning(try configuration.tokenSigner()))
@@ -77,8 +77,8 @@ final class NodeParts: Sendable {
         let (ownership, held) = try await Self.ownership(configuration, log: log)
         (memory, store) = (Self.memory(configuration, log: log), ownership)
         cluster = try await ClusterService.open(
-            configuration.clusterService(keys: keys, isRestart: isRestart), store: ownership,
-            hooks: Self.hooks(late, conditions, fenced: fenced), logger: log)
+            configuration.clusterService(keys: keys), store: ownership,
+            hooks: Self.hooks(late, conditions, configuration, fenced: fenced), logger: log)
         records = WatchedRecordStore(
             try await NodeRecords.open(configuration, carrying: carried, for: cluster.identity),
             of: configuration.node, conditions)
@@ -176,9 +176,13 @@ final class NodeParts: Sendable {
     }
 
     private static func hooks(
-        _ late: LateHooks, _ conditions: NodeConditions, fenced: @escaping @Sendable () -> Void
+        _ late: LateHooks, _ conditions: NodeConditions, _ configuration: NodeConfiguration,
+        fenced: @escaping @Sendable () -> Void
     ) -> ClusterHooks {
         var hooks = late.hooks
+        let record = ProcessRecord(directory: configuration.dataDirectory)
+        // Without the record, the next process waits until the others declare this one dead.
+        hooks.joining = { number in try? record.add(number) }
         (hooks.fenced, hooks.condition) = (fenced, conditions.set)
         hooks.storeChanged = { conditions.show($0) }
         return hooks

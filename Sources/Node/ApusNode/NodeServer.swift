@@ -23,21 +23,17 @@ import ServiceLifecycle
 package struct NodeServer: Sendable {
     private let configuration: NodeConfiguration
     private let services: [any NodeService]
-    private let isRestart: Bool
     private let log: Logger
     private let metrics: PrometheusMetrics
 
     /// - Parameters:
     ///   - services: the additional services that the node carries.
-    ///   - isRestart: the node was declared dead, and starts again in its own process.
     ///   - metrics: the process's metrics, already installed in the `MetricsSystem`.
     package init(
-        configuration: NodeConfiguration, services: [any NodeService] = [], isRestart: Bool = false,
-        metrics: PrometheusMetrics, log: Logger
+        configuration: NodeConfiguration, services: [any NodeService] = [], metrics: PrometheusMetrics, log: Logger
     ) {
         self.configuration = configuration
         self.services = services
-        self.isRestart = isRestart
         self.metrics = metrics
         self.log = log
     }
@@ -57,7 +53,7 @@ package struct NodeServer: Sendable {
         defer { lock.release() }
         let fitted = try configuration.fittingDescriptors(log: log)
         let parts = try await NodeParts(
-            fitted, carrying: services, isRestart: isRestart, metrics: metrics, log: log, fenced: fenced)
+            fitted, carrying: services, metrics: metrics, log: log, fenced: fenced)
         let reloading = await NodeReload(parts, log: log, read: reload)
         let outcome: Result<Void, any Error>
         do {

@@ -136,8 +136,6 @@ extension ClusterSimulation {
         let unknownCount = store.map.members.count { $0.state.isAlive && !process.view.isAlive($0.id) }
         guard unknownCount < 2 || !process.ownership.isBusy else { return }
         let until = process.membership.promises.permissionEnd
-        // A twin with the same address ends it at once, and what the others have promised it lasts (decision 3).
-        if settings.sharesAddress, until - now <= .milliseconds(200) { return }
         fail("\(process.id) may answer for its entities after it was declared dead, for \(until - now)")
     }
 

@@ -119,7 +119,7 @@ extension ClusterSimulation {
         let host = address(of: process)
         let addresses = NodeAddresses(transport: host, clients: host, http: host)
         let rule = process.isEarlier ? nil : settings.membership.watchRule
-        let number = mutant == .joinsAsTwin || process.isEarlier ? 0 : UInt64(process.index + 1)
+        let number = mutant == .joinsAsTwin || process.isEarlier ? 0 : process.number
         propose(
             .join(id, addresses: addresses, weight: 100, watchRule: rule, process: number), waiter: .join, at: process)
     }
@@ -222,7 +222,7 @@ extension ClusterSimulation {
             submit(.compareAndSwap(expected: map.revision, map), by: process)
         }
         stop(process, "is fenced and starts again")
-        isRestarting[process.nameIndex] = mutant != .forgetsRestart
+        isRestarting[process.nameIndex] = true
         later(.start(name: process.nameIndex), after: span(20...100))
     }
 

@@ -51,9 +51,9 @@ extension ClusterSimulation {
         var machine =
             process.joining
             ?? JoinStateMachine(
-                local: proposed, address: address(of: process), isRestart: process.isRestart,
+                local: proposed, address: address(of: process), endedProcesses: endedProcesses(of: process, map: map),
                 configuration: settings.joining)
-        var action = machine.mapRead(map, now: now)
+        var action = machine.mapRead(map)
         while true {
             switch action {
             case .reach(let members):
@@ -63,8 +63,8 @@ extension ClusterSimulation {
                 action = machine.leasesRead(mutant == .ignoresTwinsLease ? [] : holders, now: now)
             case .wait(let obstacle, let pause):
                 process.joining = machine
-                process.isTwinAlive = if case .duplicate = obstacle { true } else { false }
-                if process.isTwinAlive { twinWaitCount += 1 }
+                process.isTwinAlive = if case .unreachable = obstacle { false } else { true }
+                if case .duplicate = obstacle { twinWaitCount += 1 }
                 tell("process \(process.index) waits to join as \(proposed)")
                 return later(.joinRetried, process: process.index, after: pause)
             case .join: return join(process, as: proposed, map: map)
@@ -74,6 +74,18 @@ extension ClusterSimulation {
                 return later(.start(name: process.nameIndex), after: span(20...100))
             }
         }
+    }
+
+    /// The numbers of processes that have ended, as the record of the process's place shows.
+    private func endedProcesses(of process: SimulatedProcess, map: ClusterMap) -> Set<UInt64> {
+        let earlier = processes.prefix(process.index).filter { $0.nameIndex == process.nameIndex }
+        var numbers = Set(earlier.map(\.number))
+        if mutant == .trustsItsAddress, let former = map.member(named: names[process.nameIndex]),
+            former.addresses.transport == address(of: process)
+        {
+            numbers.insert(former.process)
+        }
+        return numbers
     }
 
     private func join(_ process: SimulatedProcess, as id: NodeID, map: ClusterMap) {
@@ -135,15 +147,16 @@ extension ClusterSimulation {
         guard let former = map.member(named: names[process.nameIndex]), former.state.isAlive,
             let other = runningProcess(of: former.id), other !== process, leases[former.id, default: .zero] > now
         else { return }
-        if settings.sharesAddress, !process.isRestart { return }
         fail("process \(process.index) joins while \(former.id) runs and holds a lease")
     }
 
-    /// A later incarnation ended this one. Each start and each fault of a twin ends one that runs at most.
+    /// A later incarnation ended this one, which may not answer any more. Each start and each fault of a twin ends one
+    /// that runs at most.
     func noteDeposed(_ id: NodeID, by maker: SimulatedProcess) {
         guard let process = runningProcess(of: id), process !== maker else { return }
         deposedCount += 1
         tell("\(id) is ended by another process of its node, \(maker.id)")
+        checkPermission(of: process)
         if deposedCount > twinFaultCount {
             fail("\(id) is the \(deposedCount)th process that a twin ended, after \(twinFaultCount) starts and faults")
         }

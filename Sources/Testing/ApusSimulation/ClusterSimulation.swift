@@ -24,8 +24,7 @@ import ApusWire
 /// place. **In runs where only datagrams are lost, or observers are late:** no node is declared dead. **In a crowd:**
 /// only nodes that were killed, stopped or cut off are declared dead, a killed one within 200 ms, and a silent one is
 /// certain within 450 ms. **In runs of twins** (``ClusterSimulation/twin``): no process joins while another one of its
-/// node runs and holds a lease, except where both advertise one address; then each start and each fault ends at most
-/// one process.
+/// node runs and holds a lease, nor while it may answer. Each start and each fault ends at most one process.
 ///
 /// The same seed gives the same run, event by event; ``traceHash`` covers all of them. Not thread-safe; each run is
 /// confined to its caller.

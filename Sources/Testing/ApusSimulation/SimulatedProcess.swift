@@ -64,6 +64,8 @@ final class SimulatedProcess {
     var isLeaving = false
     /// It was declared dead, or did not join, and started again in place.
     var isRestart = false
+    /// The number under which it joins.
+    var number: UInt64 { UInt64(index + 1) }
     /// Decides when it joins, from its first look at the map on.
     var joining: JoinStateMachine?
     /// The incarnation that it is to have; nil before its first look at the map.

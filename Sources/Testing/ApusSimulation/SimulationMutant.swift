@@ -71,8 +71,8 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
     case joinsBesideTwin = "joins while another process is the same node"
     /// A process takes a twin that it does not reach for one that has ended.
     case ignoresTwinsLease = "joins while a silent process of the same node holds a lease"
-    /// A process that a twin ended starts as if nobody had.
-    case forgetsRestart = "does not know that it restarts in place"
+    /// A process takes the member at its own address for one that has ended.
+    case trustsItsAddress = "joins because the process before it had its address"
     /// The restore uses the map of any node.
     case restoresAnyMap = "restores a map that is not the newest"
 
@@ -89,7 +89,7 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
             .votesBeforeItsPromiseEnds, .echoesUnheard, .concealsVotes, .answersAfterLapse:
             .partitions
         case .givesToCordoned: .cordons
-        case .joinsAsTwin, .joinsBesideTwin, .ignoresTwinsLease, .forgetsRestart: .twins
+        case .joinsAsTwin, .joinsBesideTwin, .ignoresTwinsLease, .trustsItsAddress: .twins
         case .countsFewVotes, .countsFewPromises, .votesUnacknowledged: .ring
         case .none, .dropsEpochCheck, .acknowledgesBeforeApply, .reusesIncarnation, .adoptsStaleMap,
             .keepsEpochOnTakeover, .keepsStandbyOnTakeover, .movesBeforeSwap, .skipsStates, .writesWhileHeld,

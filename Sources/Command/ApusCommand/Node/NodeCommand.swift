@@ -32,14 +32,12 @@ struct NodeCommand: AsyncParsableCommand {
         var log = Logger(label: "apus")
         log.logLevel = Logger.Level(rawValue: configuration.logLevel) ?? .info
         do {
-            let isRestart = RestartInPlace.isOne
-            if isRestart {
+            if RestartInPlace.isOne {
                 log.notice("The node restarts because its incarnation was declared dead, or was another process's")
                 await RestartInPlace.waitForPorts(of: configuration)
             }
             try await NodeServer(
-                configuration: configuration, services: ApusProgram.services, isRestart: isRestart, metrics: metrics,
-                log: log
+                configuration: configuration, services: ApusProgram.services, metrics: metrics, log: log
             ).run(
                 reload: { () throws(ApusError) in try NodeConfiguration(file: config) },
                 fenced: RestartInPlace.start)

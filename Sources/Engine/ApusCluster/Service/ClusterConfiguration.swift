@@ -21,8 +21,8 @@ package struct ClusterConfiguration: Sendable {
     /// How long a node that does not renew its lease in the store keeps it. It is renewed three times as often. Where
     /// neither side of a cut network is a majority, a silent node is declared dead when its lease has run out.
     package var leaseDuration: Duration = .milliseconds(2500)
-    /// True if the node was declared dead, and starts again in its own process.
-    package var isRestart = false
+    /// The numbers of processes of this node that have ended, as this machine knows (``JoinStateMachine``).
+    package var endedProcesses: Set<UInt64> = []
     /// How long the condition ``NodeConditions/Kind/duplicateNodeWaits`` outlasts the other process's last attempt.
     package var duplicateHold: Duration = .seconds(15)
     /// The interval at which a node that waits to join tries again (``JoinStateMachine``).
@@ -69,6 +69,9 @@ package struct ClusterHooks: Sendable {
     /// This node hears less than half of the members. The argument has those that it does not hear. Called on the
     /// cluster's thread; must not wait.
     package var lostMajority: @Sendable ([NodeID]) -> Void
+    /// This process joins under this number (``Member/process``), which it should record. Called before each join; may
+    /// wait for the disk.
+    package var joining: @Sendable (UInt64) -> Void
     /// This incarnation of this node is dead in the map. Nothing that it does is valid any more. Called once.
     package var fenced: @Sendable () -> Void
     /// A condition of this node began or lasts (with a sentence), or ended (without one). Called from any thread; must
@@ -92,6 +95,7 @@ package struct ClusterHooks: Sendable {
         isInUse = { true }
         storeChanged = { _ in }
         lostMajority = { _ in }
+        joining = { _ in }
         fenced = {}
         condition = { _, _ in }
     }

@@ -15,8 +15,8 @@ extension ClusterService {
         waiting.retryInterval = configuration.joinRetryInterval
         waiting.leaseDuration = configuration.leaseDuration
         var machine = JoinStateMachine(
-            local: identity, address: address, isRestart: configuration.isRestart, configuration: waiting)
-        var action = machine.mapRead(try await readMap(), now: .now())
+            local: identity, address: address, endedProcesses: configuration.endedProcesses, configuration: waiting)
+        var action = machine.mapRead(try await readMap())
         var obstacle: JoinStateMachine.Obstacle?
         while true {
             switch action {
@@ -32,7 +32,7 @@ extension ClusterService {
                 show(next, after: obstacle, address: address)
                 obstacle = next
                 try await sleep(pause)
-                action = machine.mapRead(try await readMapAgain(), now: .now())
+                action = machine.mapRead(try await readMapAgain())
             }
         }
     }
@@ -83,6 +83,13 @@ extension ClusterService {
                 "the node \(identity.name) is up as \(other.id) at \(other.addresses.transport), and this process at "
                     + "\(address) has the same name and certificate; it joins when the other one has ended; give one "
                     + "of them a name, a certificate and a data directory of its own, or stop it")
+        case .unended(let other):
+            hooks.condition(.unreachable, nil)
+            hooks.condition(
+                .duplicateNode,
+                "the node \(identity.name) counts as up as \(other.id) at \(other.addresses.transport), and does not "
+                    + "answer; this process at \(address) joins when the other nodes declare that one dead, or it has "
+                    + "held no lease for a while; if another machine has this name and certificate, stop it")
         case .unreachable(let unwelcome, let silent):
             hooks.condition(.duplicateNode, nil)
             let list = (unwelcome + silent).map { "\($0.id.name) at \($0.addresses.transport)" }

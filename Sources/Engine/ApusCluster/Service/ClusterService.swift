@@ -142,6 +142,7 @@ package final class ClusterService: Service {
     ) async throws(ApusError) {
         try await awaitMember(over: links, address: addresses.transport)
         try await startHeartbeats(at: bind ?? addresses.transport)
+        hooks.joining(process)
         let decision = OwnershipDecision.join(
             identity, addresses: addresses, weight: configuration.weight,
             watchRule: configuration.membership.watchRule, process: process)
