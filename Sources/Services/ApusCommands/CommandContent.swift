@@ -63,7 +63,8 @@ package struct CommandContent: Sendable, Hashable {
     ///
     /// - Parameter since: as ``DeviceRecord/dataSince``.
     package static func content(_ content: Data, of path: String, since: UInt64) -> Data {
-        guard since > 0, let fields = action(of: path).flatMap({ times[$0] }), var value = JSONValue(ArraySlice(content))
+        guard since > 0, let fields = action(of: path).flatMap({ times[$0] }),
+            var value = JSONValue(ArraySlice(content))
         else { return content }
         var isChanged = false
         for field in fields {

@@ -77,7 +77,7 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
     case restoresAnyMap = "restores a map that is not the newest"
 
     /// The first seed that is tried. Earlier ones do not show the error.
-    package var firstSeed: UInt64 { self == .votesUnacknowledged ? 160 : 0 }
+    package var firstSeed: UInt64 { self == .votesUnacknowledged ? 1770 : 0 }
 
     /// The profile of runs in which the error has an effect.
     package var profile: SimulationProfile {

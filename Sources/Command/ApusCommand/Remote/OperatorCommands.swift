@@ -89,8 +89,8 @@ struct UndrainCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "undrain", abstract: "End `apus drain`: give a node shards again.",
         discussion: """
-            It also stops a drain that is in progress. Clients that were sent away stay at the other nodes. A node that \
-            stops refuses it with 21025.
+            It also stops a drain that is in progress. Clients that were sent away stay at the other nodes. A node \
+            that stops refuses it with 21025.
             """)
     @OptionGroup var options: OperatorOptions
     @Argument(help: "The node's name.")
