@@ -9,29 +9,33 @@ import Testing
 struct AccountTests {
     private static let cam = DeviceID(unchecked: "cam")
 
+    /// The cluster of the tests that end no node. Each of them has customers and a device of its own.
+    private static func cluster() throws -> Cluster { try SharedCluster.cluster(basePort: 24_000) }
+
     @Test(
         "A user is registered once, signs in until its token expires or is revoked, and uses its devices (IV-A1, IV-A2)"
     )
     func users() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 32_320)
-        defer { cluster.down() }
+        let cluster = try Self.cluster()
+        let cam = DeviceID(unchecked: "users-cam")
         let api = CustomerAPI(cluster: cluster)
         let admin = try cluster.token("--role", "admin")
-        try api.ask("POST", "/v1/customers", admin, #"{"customer":"acme"}"#)
-        let key = try api.key("acme", admin).key
-        let anna = try api.text("user", "POST", "/v1/customers/acme/users", key, #"{"externalId":"anna@example.org"}"#)
+        try api.ask("POST", "/v1/customers", admin, #"{"customer":"users-acme"}"#)
+        let key = try api.key("users-acme", admin).key
+        let anna = try api.text(
+            "user", "POST", "/v1/customers/users-acme/users", key, #"{"externalId":"anna@example.org"}"#)
         let again = try api.text(
-            "user", "POST", "/v1/customers/acme/users", key, #"{"externalId":"anna@example.org"}"#, node: 2)
+            "user", "POST", "/v1/customers/users-acme/users", key, #"{"externalId":"anna@example.org"}"#, node: 2)
         let ben = try api.text(
-            "user", "POST", "/v1/customers/acme/users", key, #"{"externalId":"ben@example.org"}"#, node: 3)
+            "user", "POST", "/v1/customers/users-acme/users", key, #"{"externalId":"ben@example.org"}"#, node: 3)
         #expect(anna == again && anna != ben && !anna.contains("anna"))
         // The device is the customer's, then the user's, then it signs in.
-        try api.fails(.otherCustomer, "POST", "/v1/devices/cam/binding", admin, #"{"account":"\#(anna)"}"#)
-        try api.ask("POST", "/v1/devices/cam/customer", admin, #"{"customer":"acme"}"#)
-        let bound = try api.ask("POST", "/v1/devices/cam/binding", key, #"{"account":"\#(anna)"}"#, node: 2)
-        try api.fails(.boundToThisUser, "POST", "/v1/devices/cam/binding", key, #"{"account":"\#(anna)"}"#)
-        try api.fails(.boundToOtherUser, "POST", "/v1/devices/cam/binding", key, #"{"account":"\#(ben)"}"#)
-        let deviceToken = try api.text("token", "POST", "/v1/devices/cam/tokens", key, "{}")
+        try api.fails(.otherCustomer, "POST", "/v1/devices/users-cam/binding", admin, #"{"account":"\#(anna)"}"#)
+        try api.ask("POST", "/v1/devices/users-cam/customer", admin, #"{"customer":"users-acme"}"#)
+        let bound = try api.ask("POST", "/v1/devices/users-cam/binding", key, #"{"account":"\#(anna)"}"#, node: 2)
+        try api.fails(.boundToThisUser, "POST", "/v1/devices/users-cam/binding", key, #"{"account":"\#(anna)"}"#)
+        try api.fails(.boundToOtherUser, "POST", "/v1/devices/users-cam/binding", key, #"{"account":"\#(ben)"}"#)
+        let deviceToken = try api.text("token", "POST", "/v1/devices/users-cam/tokens", key, "{}")
         let device = try cluster.session(node: 1, token: deviceToken, role: .device)
         let token = try api.text("token", "POST", "/v1/users/\(anna)/tokens", key, "{}", node: 3)
         let ends = SessionEnds()
@@ -42,19 +46,19 @@ struct AccountTests {
         let subscriber = try cluster.session(node: 1, token: try #require(bound["token"] as? String))
         defer { for session in [device, owner, foreign, subscriber] { session.close() } }
         for session in [owner, subscriber] {
-            _ = try await eventually { () throws(ApusError) in try await session.readProperty(of: Self.cam) }
+            _ = try await eventually { () throws(ApusError) in try await session.readProperty(of: cam) }
         }
         await fails(.illegalRelation) { () throws(ApusError) in
-            _ = try await foreign.readProperty(of: Self.cam)
+            _ = try await foreign.readProperty(of: cam)
         }
         await fails(.notAllowed) { () throws(ApusError) in
-            try await subscriber.share(Self.cam, with: AccountID(unchecked: ben), control: true)
+            try await subscriber.share(cam, with: AccountID(unchecked: ben), control: true)
         }
         // Several apps of a user do not end each other.
         let phone = try api.text("token", "POST", "/v1/users/\(anna)/tokens", key, #"{"client":"phone"}"#)
         let second = try cluster.session(node: 3, token: phone)
         defer { second.close() }
-        _ = try await eventually { () throws(ApusError) in try await second.readProperty(of: Self.cam) }
+        _ = try await eventually { () throws(ApusError) in try await second.readProperty(of: cam) }
         #expect(ends.error.withLock { $0 } == nil)
     }
 
@@ -62,20 +66,20 @@ struct AccountTests {
         "A user's token is accepted until it expires or the user's tokens are revoked, and then the next one (IV-A2)"
     )
     func tokens() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 32_480)
-        defer { cluster.down() }
+        let cluster = try Self.cluster()
+        let cam = DeviceID(unchecked: "tokens-cam")
         let api = CustomerAPI(cluster: cluster)
         let admin = try cluster.token("--role", "admin")
-        try api.ask("POST", "/v1/customers", admin, #"{"customer":"acme"}"#)
-        let key = try api.key("acme", admin).key
-        let anna = try api.text("user", "POST", "/v1/customers/acme/users", key, #"{"externalId":"anna"}"#)
-        try api.ask("POST", "/v1/devices/cam/customer", admin, #"{"customer":"acme"}"#)
-        try api.ask("POST", "/v1/devices/cam/binding", key, #"{"account":"\#(anna)"}"#)
+        try api.ask("POST", "/v1/customers", admin, #"{"customer":"tokens-acme"}"#)
+        let key = try api.key("tokens-acme", admin).key
+        let anna = try api.text("user", "POST", "/v1/customers/tokens-acme/users", key, #"{"externalId":"anna"}"#)
+        try api.ask("POST", "/v1/devices/tokens-cam/customer", admin, #"{"customer":"tokens-acme"}"#)
+        try api.ask("POST", "/v1/devices/tokens-cam/binding", key, #"{"account":"\#(anna)"}"#)
         let token = try api.text("token", "POST", "/v1/users/\(anna)/tokens", key, "{}", node: 3)
         let ends = SessionEnds()
         let owner = try cluster.session(node: 2, token: token, ends: ends)
         defer { owner.close() }
-        _ = try await eventually { () throws(ApusError) in try await owner.readProperty(of: Self.cam) }
+        _ = try await eventually { () throws(ApusError) in try await owner.readProperty(of: cam) }
 
         // A short token is refused when it has expired.
         let short = try api.text(
@@ -91,12 +95,12 @@ struct AccountTests {
         let next = try api.text("token", "POST", "/v1/users/\(anna)/tokens", key, "{}")
         let back = try cluster.session(node: 2, token: next)
         defer { back.close() }
-        _ = try await eventually { () throws(ApusError) in try await back.readProperty(of: Self.cam) }
+        _ = try await eventually { () throws(ApusError) in try await back.readProperty(of: cam) }
         let old = SessionEnds()
         let refused = try cluster.session(node: 3, token: token, ends: old)
         defer { refused.close() }
         #expect(try await old.isEnded(by: .tokenInvalid))
-        #expect(try api.text("user", "POST", "/v1/customers/acme/users", key, #"{"externalId":"anna"}"#) == anna)
+        #expect(try api.text("user", "POST", "/v1/customers/tokens-acme/users", key, #"{"externalId":"anna"}"#) == anna)
     }
 
     @Test("Temporary access is for the named devices, for a time, and once where asked, also while a node dies (IV-A3)")
@@ -152,17 +156,17 @@ struct AccountTests {
     @Test(
         "Of many clients with a token for one use one gets in; access ends with its time, or when it is ended (IV-A3)")
     func endOfGrants() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 32_520)
-        defer { cluster.down() }
+        let cluster = try Self.cluster()
+        let cam = DeviceID(unchecked: "grants-cam")
         let api = CustomerAPI(cluster: cluster)
         let admin = try cluster.token("--role", "admin")
-        try api.ask("POST", "/v1/customers", admin, #"{"customer":"acme"}"#)
-        let key = try api.key("acme", admin).key
-        let anna = try api.text("user", "POST", "/v1/customers/acme/users", key, #"{"externalId":"anna"}"#)
-        try api.ask("POST", "/v1/devices/cam/customer", admin, #"{"customer":"acme"}"#)
-        try api.ask("POST", "/v1/devices/cam/binding", key, #"{"account":"\#(anna)"}"#)
+        try api.ask("POST", "/v1/customers", admin, #"{"customer":"grants-acme"}"#)
+        let key = try api.key("grants-acme", admin).key
+        let anna = try api.text("user", "POST", "/v1/customers/grants-acme/users", key, #"{"externalId":"anna"}"#)
+        try api.ask("POST", "/v1/devices/grants-cam/customer", admin, #"{"customer":"grants-acme"}"#)
+        try api.ask("POST", "/v1/devices/grants-cam/binding", key, #"{"account":"\#(anna)"}"#)
         let grants = "/v1/users/\(anna)/grants"
-        let raced = try api.text("token", "POST", grants, key, #"{"devices":["cam"],"once":true}"#, node: 2)
+        let raced = try api.text("token", "POST", grants, key, #"{"devices":["grants-cam"],"once":true}"#, node: 2)
         let racers = try (0..<6).map { number in
             let ends = SessionEnds()
             return (try cluster.session(node: number % 3 + 1, token: raced, ends: ends), ends)
@@ -172,16 +176,16 @@ struct AccountTests {
         let refused = racers.count { $0.1.error.withLock { $0?.code == .tokenInvalid } }
         #expect(refused == 5, "\(6 - refused) of 6 clients used a token for one use")
 
-        let short = try api.text("token", "POST", grants, key, #"{"devices":["cam"],"lifetimeSeconds":"2"}"#)
+        let short = try api.text("token", "POST", grants, key, #"{"devices":["grants-cam"],"lifetimeSeconds":"2"}"#)
         let shortEnds = SessionEnds()
         let guest = try cluster.session(node: 3, token: short, ends: shortEnds)
         defer { guest.close() }
         #expect(try await shortEnds.isEnded(by: .tokenExpired))
-        let ended = try api.ask("POST", grants, key, #"{"devices":["cam"]}"#)
+        let ended = try api.ask("POST", grants, key, #"{"devices":["grants-cam"]}"#)
         let ends = SessionEnds()
         let friend = try cluster.session(node: 2, token: try #require(ended["token"] as? String), ends: ends)
         defer { friend.close() }
-        _ = try await eventually { () throws(ApusError) in try await friend.readProperty(of: Self.cam) }
+        _ = try await eventually { () throws(ApusError) in try await friend.readProperty(of: cam) }
         let start = ContinuousClock.now
         try api.ask("DELETE", "\(grants)/\(try #require(ended["access"] as? String))", key, node: 3)
         #expect(try await ends.isEnded(by: .tokenInvalid))
@@ -190,8 +194,7 @@ struct AccountTests {
 
     @Test("A customer reaches nothing of another; keys change without a pause, and a revoked one ends within a second")
     func customers() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 32_400)
-        defer { cluster.down() }
+        let cluster = try Self.cluster()
         let api = CustomerAPI(cluster: cluster)
         let admin = try cluster.token("--role", "admin")
         for customer in ["acme", "evil"] {
