@@ -66,18 +66,24 @@ struct CommandTests {
         var counts: [String: Int] { state.withLock { $0 } }
     }
 
-    private static func session(_ cluster: Cluster, node: Int, device: String? = nil) throws -> ClientSession {
-        guard let device else { return try cluster.session(node: node, token: try cluster.token("--role", "app")) }
-        return try cluster.session(
-            node: node, token: try cluster.token("--role", "device", "--device", device), role: .device)
+    /// The cluster of the tests that end no node. Each of them has an account and a device of its own.
+    private static func cluster() throws -> Cluster { try SharedCluster.cluster(basePort: 24_040) }
+
+    private static func session(
+        _ cluster: Cluster, node: Int, device: String? = nil, account: String = "local"
+    ) throws -> ClientSession {
+        guard let device else {
+            return try cluster.session(node: node, token: try cluster.token("--role", "app", "--account", account))
+        }
+        let token = try cluster.token("--role", "device", "--device", device, "--account", account)
+        return try cluster.session(node: node, token: token, role: .device)
     }
 
     @Test(
         "Actions and data across nodes, with each number of a device's failures, over native, REST and the command line"
     )
     func threeNodes() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 32_060)
-        defer { cluster.down() }
+        let cluster = try Self.cluster()
         let app = try Self.session(cluster, node: 2)
         await fails(.targetUnknown) { () throws(ApusError) in
             try await app.sendData([1], to: Self.cam)
@@ -211,11 +217,11 @@ struct CommandTests {
 
     @Test("A device that is offline is 8000; with a time to live a command is kept until it is back, in its order")
     func away() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 32_100)
-        defer { cluster.down() }
-        let (app, cam) = (try Self.session(cluster, node: 2), Self.cam)
+        let cluster = try Self.cluster()
+        let cam = DeviceID(unchecked: "away-cam")
+        let app = try Self.session(cluster, node: 2, account: "away")
         defer { app.close() }
-        let first = try Device(try Self.session(cluster, node: 1, device: "cam"))
+        let first = try Device(try Self.session(cluster, node: 1, device: "away-cam", account: "away"))
         _ = try await eventually { () throws(ApusError) in
             try await app.performAction("Action.add.ctlVal", json: "0", on: cam)
         }
@@ -223,7 +229,7 @@ struct CommandTests {
         let id = String(repeating: "0123456789abcdef", count: 2)
         let done = try await app.sendCommand(.action(path: "Action.add.ctlVal", json: "9"), to: cam, id: id)
         first.end()
-        try await Self.isAway(app)
+        try await Self.isAway(app, cam)
         await #expect(throws: ApusError(.targetOffline)) { try await app.sendData([1], to: cam) }
         // What was carried out before is answered again; another command with its id is refused.
         let again = try await app.sendCommand(.action(path: "Action.add.ctlVal", json: "9"), to: cam, id: id)
@@ -248,13 +254,13 @@ struct CommandTests {
         #expect(try await app.command(short.id, of: cam).status == .expired)
 
         // It was seen when its connection ended, and is when it is back.
-        let left = try await app.ask(ClientGetDeviceRequest.with { $0.device = "cam" })
+        let left = try await app.ask(ClientGetDeviceRequest.with { $0.device = "away-cam" })
         #expect(left.lastSeen >= left.boundAt + 1)
-        let second = try Device(try Self.session(cluster, node: 3, device: "cam"))
+        let second = try Device(try Self.session(cluster, node: 3, device: "away-cam", account: "away"))
         defer { second.end() }
         let returned = Int64(Date().timeIntervalSince1970)
         try await eventually { () throws(ApusError) in
-            let found = try await app.ask(ClientGetDeviceRequest.with { $0.device = "cam" })
+            let found = try await app.ask(ClientGetDeviceRequest.with { $0.device = "away-cam" })
             guard found.lastSeen >= returned, found.boundAt == left.boundAt else {
                 throw ApusError(.internalFailure, "\(found), \(returned)")
             }
@@ -269,12 +275,11 @@ struct CommandTests {
         let listed = try await app.commands(of: cam)
         #expect(listed.order == .afterAnswer)
         #expect(listed.commands.first { $0.id == ids[1] }?.error?.code == .cancelled)
-        try await Self.sleep(second, app)
+        try await Self.sleep(second, app, cam)
     }
 
     /// Asleep, a device is not offline: commands wait until it wakes (IV-D9).
-    private static func sleep(_ second: Device, _ app: ClientSession) async throws {
-        let cam = Self.cam
+    private static func sleep(_ second: Device, _ app: ClientSession, _ cam: DeviceID) async throws {
         try await second.session.setAsleep(true)
         await fails(.answerTimedOut) { () throws(ApusError) in
             _ = try await app.performAction("Action.add.ctlVal", json: "50", on: cam, timeout: .seconds(1))
@@ -303,7 +308,7 @@ struct CommandTests {
     }
 
     /// Waits until the device is offline.
-    private static func isAway(_ app: ClientSession) async throws {
+    private static func isAway(_ app: ClientSession, _ cam: DeviceID) async throws {
         try await eventually { () throws(ApusError) in
             let online = try await app.readProperty(of: cam, path: "ProReadonly._online.stVal").json
             guard online == "0" else { throw ApusError(.versionConflict, "the device is not offline yet") }
@@ -314,13 +319,14 @@ struct CommandTests {
         "What a guest or a revoked client asked for ends with its right, and the device never gets it (IV-A6, IV-B10)"
     )
     func lostRight() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 28_080)
-        defer { cluster.down() }
-        let (owner, cam, guests) = (try Self.session(cluster, node: 2), Self.cam, AccountID(unchecked: "guests"))
+        let cluster = try Self.cluster()
+        let (cam, guests) = (DeviceID(unchecked: "right-cam"), AccountID(unchecked: "right-guests"))
+        let owner = try Self.session(cluster, node: 2, account: "right")
         let guest = try cluster.session(
-            node: 3, token: try cluster.token("--role", "app", "--access", "guest", "--account", "guests"))
-        let stolen = try cluster.session(node: 1, token: try cluster.token("--role", "app", "--access", "stolen"))
-        let first = try Device(try Self.session(cluster, node: 1, device: "cam"))
+            node: 3, token: try cluster.token("--role", "app", "--access", "right-guest", "--account", "right-guests"))
+        let stolen = try cluster.session(
+            node: 1, token: try cluster.token("--role", "app", "--access", "right-stolen", "--account", "right"))
+        let first = try Device(try Self.session(cluster, node: 1, device: "right-cam", account: "right"))
         defer { for session in [owner, guest, stolen] { session.close() } }
         _ = try await eventually { () throws(ApusError) in
             try await owner.performAction("Action.add.ctlVal", json: "0", on: cam)
@@ -330,7 +336,7 @@ struct CommandTests {
         }
         try await owner.share(cam, with: guests, control: true, acceptedBy: guest)
         first.end()
-        try await Self.isAway(owner)
+        try await Self.isAway(owner, cam)
         var ids: [String] = []
         for (session, json) in [(guest, "7"), (owner, "8")] {
             let queued = try await session.sendCommand(
@@ -353,12 +359,13 @@ struct CommandTests {
         }
         try await owner.unshare(cam, with: guests)
         await waiting
-        #expect(try Cluster.run(["admin", "revoke", "--identity", "stolen", "--dir", cluster.directory]).status == 0)
+        let revoked = try cluster.run("admin", "revoke", "--identity", "right-stolen", "--account", "right")
+        #expect(revoked.status == 0, "\(revoked.all)")
         try await Task.sleep(for: .seconds(1))
         let listed = try await owner.commands(of: cam).commands
         #expect(listed.contains { $0.id == ids[1] && $0.status == .queued } && !listed.contains { $0.id == ids[0] })
 
-        let second = try Device(try Self.session(cluster, node: 3, device: "cam"))
+        let second = try Device(try Self.session(cluster, node: 3, device: "right-cam", account: "right"))
         try await eventually("the owner's command is carried out") { second.counts["8"] == 1 }
         try await Task.sleep(for: .seconds(1))
         #expect(second.counts == ["8": 1])
@@ -375,9 +382,9 @@ struct CommandTests {
         second.end()
 
         // The next account sees nothing of what the former one sent.
-        let next = try cluster.session(node: 1, token: try cluster.token("--role", "app", "--account", "next"))
+        let next = try cluster.session(node: 1, token: try cluster.token("--role", "app", "--account", "right-next"))
         defer { next.close() }
-        try await owner.transfer(cam, to: AccountID(unchecked: "next"))
+        try await owner.transfer(cam, to: AccountID(unchecked: "right-next"))
         let seen = try await eventually { () throws(ApusError) in try await next.commands(of: cam).commands }
         #expect(seen.isEmpty)
         await fails(.targetUnknown) { () throws(ApusError) in _ = try await next.command(ids[1], of: cam) }
