@@ -18,6 +18,8 @@ struct HookTests {
     /// with the device `cam`.
     private struct Place {
         let cluster: Cluster
+        /// Whether the cluster ends with the test.
+        private let isOwn: Bool
         let api: CustomerAPI
         let admin: String
         let key: String
@@ -25,19 +27,33 @@ struct HookTests {
         let device: ClientSession
         let app: ClientSession
 
+        /// In a cluster of its own.
         init(basePort: Int) throws {
-            cluster = try Cluster(
-                nodes: 3, basePort: basePort,
-                environment: HookTests.hosts)
+            let cluster = try Cluster(nodes: 3, basePort: basePort, environment: HookTests.hosts)
+            try self.init(cluster, isOwn: true, prefix: "")
+        }
+
+        /// In the cluster of the tests that end no node, with integrators and a device that have names of their own.
+        init(sharedBy prefix: String) throws {
+            let cluster = try SharedCluster.cluster(basePort: 24_080, environment: HookTests.hosts)
+            try self.init(cluster, isOwn: false, prefix: prefix)
+        }
+
+        private init(_ cluster: Cluster, isOwn: Bool, prefix: String) throws {
+            (self.cluster, self.isOwn) = (cluster, isOwn)
             api = CustomerAPI(cluster: cluster)
             admin = try cluster.token("--role", "admin")
-            for name in ["acme", "other"] { try api.ask("POST", "/v1/customers", admin, #"{"customer":"\#(name)"}"#) }
-            key = try api.key("acme", admin).key
-            user = try api.text("user", "POST", "/v1/customers/acme/users", key, #"{"externalId":"anna"}"#)
-            try api.ask("POST", "/v1/devices/cam/customer", admin, #"{"customer":"acme"}"#)
-            try api.ask("POST", "/v1/devices/cam/binding", key, #"{"account":"\#(user)"}"#)
+            let acme = "\(prefix)acme"
+            for name in [acme, "\(prefix)other"] {
+                try api.ask("POST", "/v1/customers", admin, #"{"customer":"\#(name)"}"#)
+            }
+            key = try api.key(acme, admin).key
+            user = try api.text("user", "POST", "/v1/customers/\(acme)/users", key, #"{"externalId":"anna"}"#)
+            let path = "/v1/devices/\(prefix)cam"
+            try api.ask("POST", "\(path)/customer", admin, #"{"customer":"\#(acme)"}"#)
+            try api.ask("POST", "\(path)/binding", key, #"{"account":"\#(user)"}"#)
             device = try cluster.session(
-                node: 2, token: try api.text("token", "POST", "/v1/devices/cam/tokens", key, "{}"), role: .device)
+                node: 2, token: try api.text("token", "POST", "\(path)/tokens", key, "{}"), role: .device)
             app = try cluster.session(
                 node: 3, token: try api.text("token", "POST", "/v1/users/\(user)/tokens", key, "{}"))
         }
@@ -45,7 +61,7 @@ struct HookTests {
         func close() {
             device.close()
             app.close()
-            cluster.down()
+            if isOwn { cluster.down() }
         }
     }
 
@@ -137,13 +153,13 @@ struct HookTests {
     func away() async throws {
         let isAway = Mutex(true)
         let receiver = try await HTTPReceiver.start { _, _ in isAway.withLock(\.self) ? 503 : 200 }
-        let place = try Place(basePort: 32_640)
+        let place = try Place(sharedBy: "away-")
         defer { place.close() }
-        let (api, path) = (place.api, "/v1/customers/acme/hooks/alarms")
+        let (api, path) = (place.api, "/v1/customers/away-acme/hooks/alarms")
         let body = #"{"url":"http://127.0.0.1:\#(receiver.port)/","events":["alarm"]}"#
         try api.ask("POST", path, place.key, body, node: 2)
         func hook() throws -> [String: Any] {
-            let list = try api.ask("GET", "/v1/customers/acme/hooks", place.key)
+            let list = try api.ask("GET", "/v1/customers/away-acme/hooks", place.key)
             return (list["hooks"] as? [[String: Any]])?.first ?? [:]
         }
         for name in ["old-1", "old-2"] {
@@ -173,9 +189,9 @@ struct HookTests {
         let receiver = try await HTTPReceiver.start { request, _ in
             request.body.contains("poison") && !isMended.withLock(\.self) ? 400 : 200
         }
-        let place = try Place(basePort: 22_600)
+        let place = try Place(sharedBy: "refused-")
         defer { place.close() }
-        let (api, path) = (place.api, "/v1/customers/acme/hooks/alarms")
+        let (api, path) = (place.api, "/v1/customers/refused-acme/hooks/alarms")
         try api.ask(
             "POST", path, place.key, #"{"url":"http://127.0.0.1:\#(receiver.port)/","events":["alarm"]}"#)
         try await Task.sleep(for: .seconds(2.1))
@@ -187,7 +203,7 @@ struct HookTests {
             return Self.events(requests).compactMap { $0["name"] as? String }
         }
         func hook() throws -> [String: Any] {
-            let list = try api.ask("GET", "/v1/customers/acme/hooks", place.key, node: 2)
+            let list = try api.ask("GET", "/v1/customers/refused-acme/hooks", place.key, node: 2)
             return (list["hooks"] as? [[String: Any]])?.first ?? [:]
         }
         func failed() throws -> [[String: Any]] {
@@ -199,7 +215,8 @@ struct HookTests {
         }
         let events = try failed()
         #expect(events.map { $0["name"] as? String } == ["poison-1", "poison-2"])
-        #expect(events.allSatisfy { "\($0["reason"] ?? "")".contains("400") && $0["device"] as? String == "cam" })
+        #expect(events.allSatisfy { "\($0["reason"] ?? "")".contains("400") })
+        #expect(events.allSatisfy { $0["device"] as? String == "refused-cam" })
         let ids = events.compactMap { $0["id"] as? String }
         // Refused again, it is aside again; and what is dropped is gone.
         try api.ask("POST", "\(path)/failed/retry", place.key, "{}")
@@ -208,13 +225,13 @@ struct HookTests {
         try api.fails(.targetUnknown, "POST", "\(path)/failed/drop", place.key, #"{"ids":["\#(ids[0])"]}"#)
         try api.fails(.badParameter, "POST", "\(path)/failed/drop", place.key, #"{"ids":["x"]}"#)
         isMended.withLock { $0 = true }
-        let listed = try place.cluster.run("hooks", "--customer", "acme", "failed", "list", "alarms")
+        let listed = try place.cluster.run("hooks", "--customer", "refused-acme", "failed", "list", "alarms")
         #expect(listed.output.contains("poison-2") && !listed.output.contains("poison-1"), "\(listed.all)")
         let year = Date.now.ISO8601Format().prefix(5)
         #expect(listed.output.contains("FAILED") && listed.output.contains(" \(year)"), "\(listed.all)")
-        let json = try place.cluster.run("hooks", "--customer", "acme", "failed", "list", "alarms", "--json")
+        let json = try place.cluster.run("hooks", "--customer", "refused-acme", "failed", "list", "alarms", "--json")
         #expect(json.output.contains(#""json":{"#) && json.output.contains(#""failedMs":1"#), "\(json.all)")
-        let retried = try place.cluster.run("hooks", "--customer", "acme", "failed", "retry", "alarms", ids[1])
+        let retried = try place.cluster.run("hooks", "--customer", "refused-acme", "failed", "retry", "alarms", ids[1])
         #expect(retried.status == 0 && retried.output.contains("1"), "\(retried.all)")
         try await eventually("the one that was not dropped arrives") {
             let hook = try hook()
@@ -310,7 +327,7 @@ struct HookTests {
             default: 200
             }
         }
-        let place = try Place(basePort: 32_560)
+        let place = try Place(sharedBy: "")
         defer { place.close() }
         let (api, url) = (place.api, "http://127.0.0.1:\(receiver.port)")
         var secret = ""
