@@ -9,10 +9,12 @@ import Testing
 
 @Suite("Thing models in a cluster (IV-D1 to IV-D10)", .serialized, .timeLimit(.minutes(3)))
 struct ThingTests {
+    /// The cluster of the tests that end no node. Each of them has an account and a device of its own.
+    private static func cluster() throws -> Cluster { try SharedCluster.cluster(basePort: 24_120) }
+
     @Test("A device at one node and apps at others read, write and watch one model, over native, WebSocket and REST")
     func threeNodes() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 31_900)
-        defer { cluster.down() }
+        let cluster = try Self.cluster()
         let appToken = try cluster.token("--role", "app")
         let cam = DeviceID(unchecked: "cam")
         let device = try cluster.session(
@@ -134,14 +136,14 @@ struct ThingTests {
 
     @Test("Who has no right to a model is refused by number, and a device has its own model only (IV-A6, IV-B9)")
     func rights() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 31_940)
-        defer { cluster.down() }
-        let cam = DeviceID(unchecked: "cam")
+        let cluster = try Self.cluster()
+        let cam = DeviceID(unchecked: "rights-cam")
         let device = try cluster.session(
-            node: 1, token: try cluster.token("--role", "device", "--device", "cam"), role: .device)
-        let owner = try cluster.session(node: 2, token: try cluster.token("--role", "app"))
+            node: 1, token: try cluster.token("--role", "device", "--device", "rights-cam", "--account", "rights"),
+            role: .device)
+        let owner = try cluster.session(node: 2, token: try cluster.token("--role", "app", "--account", "rights"))
         let other = try cluster.session(
-            node: 3, token: try cluster.token("--role", "app", "--account", "other"))
+            node: 3, token: try cluster.token("--role", "app", "--account", "rights-other"))
         defer { for session in [device, owner, other] { session.close() } }
         try await eventually { () throws(ApusError) in
             try await device.reportProperty(path: "ProWritable.volume", json: #"{"setVal":3}"#)
@@ -208,13 +210,14 @@ struct ThingTests {
 
     @Test("A read that wants a value of at most an age asks the device, across nodes (IV-D3)")
     func freshness() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 29_440)
-        defer { cluster.down() }
-        let cam = DeviceID(unchecked: "cam")
+        let cluster = try Self.cluster()
+        let cam = DeviceID(unchecked: "fresh-cam")
         let device = try cluster.session(
-            node: 1, token: try cluster.token("--role", "device", "--device", "cam"), role: .device)
-        let app = try cluster.session(node: 2, token: try cluster.token("--role", "app"))
-        let stranger = try cluster.session(node: 3, token: try cluster.token("--role", "app", "--account", "other"))
+            node: 1, token: try cluster.token("--role", "device", "--device", "fresh-cam", "--account", "fresh"),
+            role: .device)
+        let app = try cluster.session(node: 2, token: try cluster.token("--role", "app", "--account", "fresh"))
+        let stranger = try cluster.session(
+            node: 3, token: try cluster.token("--role", "app", "--account", "fresh-other"))
         defer { for session in [device, app, stranger] { session.close() } }
         try await eventually { () throws(ApusError) in
             try await device.reportProperty(path: "ProReadonly.battery", json: #"{"stVal":{"percent":80}}"#)
