@@ -10,11 +10,14 @@ struct ShareTests {
     private static let cam = DeviceID(unchecked: "cam")
     private static let guestAccount = AccountID(unchecked: "guests")
 
+    /// The cluster of the tests that end no node and read no log. Each of them has accounts and a device of its own.
+    private static func cluster() throws -> Cluster { try SharedCluster.cluster(basePort: 24_160) }
+
     @Test("A guest may do what it was allowed, and loses a live stream and all requests at other nodes within a second")
     func shares() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 32_200)
-        defer { cluster.down() }
-        try cluster.start("device", "--id", "cam", "--test-pattern", "160x120@25", "--node", "1")
+        let cluster = try Self.cluster()
+        let camera = try cluster.start("device", "--id", "cam", "--test-pattern", "160x120@25", "--node", "1")
+        defer { camera.terminate() }
         let owner = try cluster.session(node: 2, token: try cluster.token("--role", "app"))
         let guest = try cluster.session(
             node: 3, token: try cluster.token("--role", "app", "--account", Self.guestAccount.rawValue))
@@ -193,28 +196,28 @@ struct ShareTests {
 
     @Test("A device's token from before it was unbound is refused over REST too, at every node (12001, IV-B10)")
     func staleToken() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 31_830)
-        defer { cluster.down() }
+        let cluster = try Self.cluster()
+        let cam = DeviceID(unchecked: "stale-cam")
         let api = CustomerAPI(cluster: cluster)
-        let token = try cluster.token("--role", "device", "--device", "cam")
+        let token = try cluster.token("--role", "device", "--device", "stale-cam", "--account", "stale")
         let camera = try cluster.session(node: 1, token: token, role: .device)
-        let owner = try cluster.session(node: 2, token: try cluster.token("--role", "app"))
+        let owner = try cluster.session(node: 2, token: try cluster.token("--role", "app", "--account", "stale"))
         defer { for session in [camera, owner] { session.close() } }
-        try await eventually { () throws(ApusError) in _ = try await owner.readProperty(of: Self.cam) }
+        try await eventually { () throws(ApusError) in _ = try await owner.readProperty(of: cam) }
         for node in 1...3 { try api.ask("GET", "/v1/answering-machine", token, node: node) }
-        try await owner.unbind(Self.cam)
+        try await owner.unbind(cam)
         for node in 1...3 { try api.fails(.tokenInvalid, "GET", "/v1/answering-machine", token, node: node) }
-        let other = try cluster.token("--role", "app", "--account", "other")
+        let other = try cluster.token("--role", "app", "--account", "stale-other")
         try await Task.sleep(for: .seconds(2))
-        let later = try cluster.token("--role", "device", "--device", "cam", "--account", "other")
+        let later = try cluster.token("--role", "device", "--device", "stale-cam", "--account", "stale-other")
         let again = try cluster.session(node: 3, token: later, role: .device)
         defer { again.close() }
         try await eventually("it is bound to the other account") {
-            try api.ask("GET", "/v1/devices/cam/presence", other, status: nil)["online"] as? Int == 1
+            try api.ask("GET", "/v1/devices/stale-cam/presence", other, status: nil)["online"] as? Int == 1
         }
         try api.ask("GET", "/v1/answering-machine", later)
         // A token of the first account does not make it the device of that account again.
-        let first = try cluster.token("--role", "device", "--device", "cam")
+        let first = try cluster.token("--role", "device", "--device", "stale-cam", "--account", "stale")
         try api.fails(.boundToOtherUser, "GET", "/v1/answering-machine", first)
     }
 }
