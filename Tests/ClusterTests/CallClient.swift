@@ -9,6 +9,8 @@ import Testing
 /// A session that notes the notices of its calls.
 final class CallClient: Sendable {
     let session: ClientSession
+    /// The device that the client is; nil for an app.
+    let device: DeviceID?
     private let seen = Mutex<[ClientSession.CallNotice]>([])
     private let work = Mutex<Task<Void, Never>?>(nil)
 
@@ -17,8 +19,9 @@ final class CallClient: Sendable {
         _ cluster: Cluster, _ node: Int, device: String? = nil, access: String = "app", account: String = "local",
         ports: [Int] = []
     ) throws {
+        self.device = device.map { DeviceID(unchecked: $0) }
         let token =
-            try device.map { try cluster.token("--role", "device", "--device", $0) }
+            try device.map { try cluster.token("--role", "device", "--device", $0, "--account", account) }
             ?? cluster.token("--role", "app", "--access", access, "--account", account)
         session = try cluster.session(node: node, token: token, role: device == nil ? .app : .device, ports: ports)
         let task = Task { [weak self, session] in
@@ -27,10 +30,12 @@ final class CallClient: Sendable {
         work.withLock { $0 = task }
     }
 
-    /// The device `bell` at node 1, and an app of its account at node 2.
-    static func pair(_ cluster: Cluster) async throws -> (bell: CallClient, app: CallClient) {
-        let bell = try await CallClient(cluster, 1, device: "bell").ready()
-        return (bell, try await CallClient(cluster, 2, access: "phone").ready())
+    /// A device at node 1, and an app of its account at node 2.
+    static func pair(
+        _ cluster: Cluster, device: String = "bell", account: String = "local"
+    ) async throws -> (bell: CallClient, app: CallClient) {
+        let bell = try await CallClient(cluster, 1, device: device, account: account).ready()
+        return (bell, try await CallClient(cluster, 2, access: "phone", account: account).ready())
     }
 
     /// Waits until the client takes calls: before that it cannot call either.
@@ -64,7 +69,7 @@ final class CallClient: Sendable {
 
     /// Calls a device, and waits until it rings.
     func ring(_ device: CallClient) async throws -> String {
-        let call = try await start([.device(DeviceID(unchecked: "bell"))]).id
+        let call = try await start([.device(try #require(device.device))]).id
         _ = try await device.next(call) { if case .ring = $0.stage { true } else { false } }
         _ = try await next(call) { $0.stage == .ringing }
         return call

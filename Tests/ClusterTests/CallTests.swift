@@ -9,11 +9,13 @@ import Testing
 struct CallTests {
     private static let bell = DeviceID(unchecked: "bell")
 
+    /// The cluster of the tests that end no node. Each of them has an account and devices of its own.
+    private static func cluster() throws -> Cluster { try SharedCluster.cluster(basePort: 24_200) }
+
     @Test(
         "An app calls a device at another node: it rings, accepts, connects, and the hang-up reaches the peer (CALL-7)")
     func oneToOne() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 32_560)
-        defer { cluster.down() }
+        let cluster = try Self.cluster()
         let (bell, app) = try await CallClient.pair(cluster)
         defer { for client in [bell, app] { client.close() } }
         let extra = #"{"bizType":"screen_ipc","channelType":2,"category":"sp_dpsxj","keepConnect":false}"#
@@ -70,17 +72,16 @@ struct CallTests {
 
     @Test("An app asks whether a device has two-way video, also while it is away; another answer is −2502 (CALL-1)")
     func ability() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 32_620)
-        defer { cluster.down() }
-        let (bell, app) = try await CallClient.pair(cluster)
+        let cluster = try Self.cluster()
+        let (bell, app) = try await CallClient.pair(cluster, device: "able-bell", account: "able")
         defer { app.close() }
-        let device = DeviceID(unchecked: "bell")
+        let device = DeviceID(unchecked: "able-bell")
         #expect(try await !app.session.hasTwoWayVideo(device))
         try await bell.session.reportTwoWayVideo(true)
         #expect(try await app.session.hasTwoWayVideo(device))
         bell.close()
         #expect(try await app.session.hasTwoWayVideo(device))
-        let again = try await CallClient(cluster, 3, device: "bell").ready()
+        let again = try await CallClient(cluster, 3, device: "able-bell", account: "able").ready()
         defer { again.close() }
         try await again.session.reportTwoWayVideo(false)
         #expect(try await !app.session.hasTwoWayVideo(device))
@@ -93,11 +94,10 @@ struct CallTests {
 
     @Test("Devices whose ids differ in the last of 63 bytes are two parties (CALL-5)")
     func longNames() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 32_590)
-        defer { cluster.down() }
+        let cluster = try Self.cluster()
         let names = ["a", "b"].map { String(repeating: "d", count: 62) + $0 }
-        let devices = try names.map { try CallClient(cluster, 1, device: $0) }
-        let app = try await CallClient(cluster, 2, access: "phone").ready()
+        let devices = try names.map { try CallClient(cluster, 1, device: $0, account: "long") }
+        let app = try await CallClient(cluster, 2, access: "phone", account: "long").ready()
         defer { for client in devices + [app] { client.close() } }
         for device in devices { _ = try await device.ready() }
         let call = try await app.start([.device(DeviceID(unchecked: names[1]))]).id
@@ -107,11 +107,10 @@ struct CallTests {
 
     @Test("With the accept both sides receive access to the relays, for a direct connection (CALL-8, D8)")
     func relayAccess() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 32_640)
-        defer { cluster.down() }
-        let (bell, app) = try await CallClient.pair(cluster)
+        let cluster = try Self.cluster()
+        let (bell, app) = try await CallClient.pair(cluster, device: "relay-bell", account: "relay")
         defer { for client in [bell, app] { client.close() } }
-        let call = try await app.start([.device(Self.bell)], type: .oneToMany)
+        let call = try await app.start([.device(DeviceID(unchecked: "relay-bell"))], type: .oneToMany)
         #expect(call.type == .oneToMany)
         let ring = try await bell.next(call.id) { if case .ring = $0.stage { true } else { false } }
         #expect(ring.relay == nil && ring.type == .oneToMany)
@@ -135,19 +134,19 @@ struct CallTests {
 
     @Test("A guest that loses its right while a call rings is not connected: 8003, and the call ends (IV-B10)")
     func lostRight() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 32_620)
-        defer { cluster.down() }
-        let bell = try await CallClient(cluster, 1, device: "bell").ready()
-        let owner = try await CallClient(cluster, 2, access: "phone").ready()
-        let guest = try await CallClient(cluster, 3, access: "guest", account: "guests").ready()
+        let cluster = try Self.cluster()
+        let id = DeviceID(unchecked: "right-bell")
+        let bell = try await CallClient(cluster, 1, device: "right-bell", account: "right").ready()
+        let owner = try await CallClient(cluster, 2, access: "phone", account: "right").ready()
+        let guest = try await CallClient(cluster, 3, access: "guest", account: "right-guests").ready()
         defer { for client in [bell, owner, guest] { client.close() } }
-        let guests = AccountID(unchecked: "guests")
+        let guests = AccountID(unchecked: "right-guests")
         for isOutgoing in [true, false] {
-            try await owner.session.share(Self.bell, with: guests, control: true, acceptedBy: guest.session)
+            try await owner.session.share(id, with: guests, control: true, acceptedBy: guest.session)
             let (caller, called) = isOutgoing ? (guest, bell) : (bell, guest)
-            let call = try await caller.start([isOutgoing ? .device(Self.bell) : .account(guests)]).id
+            let call = try await caller.start([isOutgoing ? .device(id) : .account(guests)]).id
             _ = try await called.next(call) { if case .ring = $0.stage { true } else { false } }
-            try await owner.session.unshare(Self.bell, with: guests)
+            try await owner.session.unshare(id, with: guests)
             await fails(.illegalRelation) { () throws(ApusError) in
                 _ = try await called.session.repeating(until: .now() + .seconds(8)) { _ throws(ApusError) in
                     try await called.session.acceptCall(call)
@@ -159,17 +158,16 @@ struct CallTests {
 
     @Test("A party that places calls without end is refused (10007), and the calls of others are not")
     func flood() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 32_640)
-        defer { cluster.down() }
-        let bell = try await CallClient(cluster, 1, device: "bell").ready()
-        let other = try await CallClient(cluster, 2, device: "other").ready()
-        let app = try await CallClient(cluster, 2, access: "phone").ready()
-        let cam = try await CallClient(cluster, 2, device: "cam").ready()
+        let cluster = try Self.cluster()
+        let bell = try await CallClient(cluster, 1, device: "flood-bell", account: "flood").ready()
+        let other = try await CallClient(cluster, 2, device: "flood-other", account: "flood").ready()
+        let app = try await CallClient(cluster, 2, access: "phone", account: "flood").ready()
+        let cam = try await CallClient(cluster, 2, device: "flood-cam", account: "flood").ready()
         defer { for client in [bell, other, app, cam] { client.close() } }
         var refused = 0
         for _ in 0..<100 {
             do throws(ApusError) {
-                let call = try await app.session.startCall(to: [.device(Self.bell)])
+                let call = try await app.session.startCall(to: [.device(DeviceID(unchecked: "flood-bell"))])
                 try await app.session.hangUpCall(call.id)
             } catch {
                 #expect(error.code == .overloaded, "\(error)")
@@ -177,16 +175,16 @@ struct CallTests {
             }
         }
         #expect((38...60).contains(refused))
-        let call = try await cam.start([.device(DeviceID(unchecked: "other"))])
+        let call = try await cam.start([.device(DeviceID(unchecked: "flood-other"))])
         _ = try await other.next(call.id) { if case .ring = $0.stage { true } else { false } }
     }
 
     @Test("Reject, cancel, busy, time-out and refused calls have their numbers on both sides (CALL-5, CALL-6, CALL-8)")
     func numbers() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 32_600)
-        defer { cluster.down() }
-        let (bell, app) = try await CallClient.pair(cluster)
-        let cam = try await CallClient(cluster, 3, device: "cam").ready()
+        let cluster = try Self.cluster()
+        let id = DeviceID(unchecked: "numbers-bell")
+        let (bell, app) = try await CallClient.pair(cluster, device: "numbers-bell", account: "numbers")
+        let cam = try await CallClient(cluster, 3, device: "numbers-cam", account: "numbers").ready()
         defer { for client in [bell, app, cam] { client.close() } }
         let rejected = try await app.ring(bell)
         try await bell.session.rejectCall(rejected)
@@ -198,9 +196,9 @@ struct CallTests {
         #expect(try await bell.session.acceptCall(cancelled).error?.code == .callCancelled)
 
         let first = try await app.ring(bell)
-        let busy = try await cam.start([.device(Self.bell)])
+        let busy = try await cam.start([.device(id)])
         #expect(try await cam.end(busy.id)?.code == .calleeBusy)
-        let second = try await app.start([.device(DeviceID(unchecked: "cam"))])
+        let second = try await app.start([.device(DeviceID(unchecked: "numbers-cam"))])
         #expect(try await app.end(second.id)?.code == .onCalling)
         // A call that was missed is reported, and does not ring (CALL-9).
         for (client, missed) in [(bell, busy.id), (cam, second.id)] {
@@ -211,16 +209,16 @@ struct CallTests {
         try await app.session.hangUpCall(first)
         _ = try await bell.end(first)
 
-        let silent = try await app.start([.device(Self.bell)], timeout: .seconds(5))
+        let silent = try await app.start([.device(id)], timeout: .seconds(5))
         let start = ContinuousClock.now
         #expect(try await app.end(silent.id)?.code == .callNotAnswered)
         #expect(try await bell.end(silent.id)?.code == .callTimedOut)
         #expect((4.0...7.0).contains((ContinuousClock.now - start) / .seconds(1)))
 
         for (code, target, timeout, extra) in [
-            (ErrorCode.callRequestFailed, "nobody", 30, ""), (.callParametersInvalid, "bell", 4, ""),
-            (.callParametersInvalid, "bell", 121, ""), (.callParametersInvalid, "bell", 30, "[]"),
-            (.callParametersInvalid, "bell", 30, #"{"a":""# + String(repeating: "x", count: 4096) + #""}"#),
+            (ErrorCode.callRequestFailed, "nobody", 30, ""), (.callParametersInvalid, "numbers-bell", 4, ""),
+            (.callParametersInvalid, "numbers-bell", 121, ""), (.callParametersInvalid, "numbers-bell", 30, "[]"),
+            (.callParametersInvalid, "numbers-bell", 30, #"{"a":""# + String(repeating: "x", count: 4096) + #""}"#),
         ] {
             await fails(code) { () throws(ApusError) in
                 _ = try await app.session.startCall(
@@ -228,21 +226,22 @@ struct CallTests {
             }
         }
         await fails(.callParametersInvalid) { () throws(ApusError) in _ = try await app.session.startCall(to: []) }
-        let deaf = try cluster.session(node: 1, token: try cluster.token("--role", "app", "--access", "deaf"))
+        let deaf = try cluster.session(
+            node: 1, token: try cluster.token("--role", "app", "--access", "deaf", "--account", "numbers"))
         defer { deaf.close() }
         try await eventually { () throws(ApusError) in _ = try await deaf.ask(ClientListCallsRequest()) }
         await fails(.unavailable) { () throws(ApusError) in
-            _ = try await deaf.startCall(to: [.device(Self.bell)])
+            _ = try await deaf.startCall(to: [.device(id)])
         }
-        let foreign = try await CallClient(cluster, 2, access: "other", account: "other").ready()
+        let foreign = try await CallClient(cluster, 2, access: "other", account: "numbers-other").ready()
         defer { foreign.close() }
         await fails(.illegalRelation) { () throws(ApusError) in
-            _ = try await foreign.session.startCall(to: [.device(Self.bell)])
+            _ = try await foreign.session.startCall(to: [.device(id)])
         }
         cam.close()
         try await eventually { () throws(ApusError) in
             do throws(ApusError) {
-                let left = try await app.session.startCall(to: [.device(DeviceID(unchecked: "cam"))])
+                let left = try await app.session.startCall(to: [.device(DeviceID(unchecked: "numbers-cam"))])
                 try await app.session.hangUpCall(left.id)
                 throw ApusError(.versionConflict, "the connection is still known")
             } catch {
@@ -253,10 +252,9 @@ struct CallTests {
 
     @Test("A device calls all apps of its account: one wins, and the ringing stops at the others (CALL-4)")
     func forked() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 32_665)
-        defer { cluster.down() }
-        let bell = try await CallClient(cluster, 1, device: "bell").ready()
-        let apps = try (1...5).map { try CallClient(cluster, $0 % 3 + 1, access: "app\($0)") }
+        let cluster = try Self.cluster()
+        let bell = try await CallClient(cluster, 1, device: "forked-bell", account: "forked").ready()
+        let apps = try (1...5).map { try CallClient(cluster, $0 % 3 + 1, access: "app\($0)", account: "forked") }
         defer { for client in apps + [bell] { client.close() } }
         for app in apps { _ = try await app.ready() }
         for round in 0..<5 {

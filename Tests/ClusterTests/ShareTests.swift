@@ -17,7 +17,7 @@ struct ShareTests {
     func shares() async throws {
         let cluster = try Self.cluster()
         let camera = try cluster.start("device", "--id", "cam", "--test-pattern", "160x120@25", "--node", "1")
-        defer { camera.terminate() }
+        defer { camera.end() }
         let owner = try cluster.session(node: 2, token: try cluster.token("--role", "app"))
         let guest = try cluster.session(
             node: 3, token: try cluster.token("--role", "app", "--account", Self.guestAccount.rawValue))

@@ -51,3 +51,11 @@ enum SharedCluster {
         for cluster in clusters.values { cluster.down() }
     }
 }
+
+extension Process {
+    /// Ends a verb that a test has started in a cluster which it shares.
+    func end() {
+        if isRunning { terminate() }
+        waitUntilExit()
+    }
+}
