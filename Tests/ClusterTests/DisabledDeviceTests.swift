@@ -12,12 +12,15 @@ struct DisabledDeviceTests {
     private static let path = "/v1/devices/cam/disabled"
     private static let (disable, enable) = (#"{"disabled":true}"#, #"{"disabled":false}"#)
 
+    /// The cluster of the tests that end no node. One has a customer's device `cam`, and one a device `bell` of none.
+    private static func cluster() throws -> Cluster { try SharedCluster.cluster(basePort: 24_240) }
+
     @Test("A customer disables a device: it, its streams and all requests end with 20011 within a second (IV-C16)")
     func ends() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 31_820)
-        defer { cluster.down() }
+        let cluster = try Self.cluster()
         let home = try Home(cluster)
         let camera = try home.startCamera()
+        defer { camera.end() }
         let owner = try cluster.session(node: 2, token: try home.token(home.anna))
         let guest = try cluster.session(node: 3, token: try home.token(home.ben))
         let other = try cluster.session(node: 2, token: try home.token(home.carl))
@@ -29,6 +32,7 @@ struct DisabledDeviceTests {
             try home.startWatcher(node: 2, try home.token(home.anna, client: "tv")),
             try home.startWatcher(node: 3, try home.token(home.ben, client: "tv")),
         ]
+        defer { for watcher in watchers { watcher.end() } }
         try await eventually("frames at both nodes") { [2, 3].allSatisfy { home.frames($0).lines.count > 20 } }
 
         let phone = try home.token(home.anna, client: "phone")
@@ -114,8 +118,7 @@ struct DisabledDeviceTests {
 
     @Test("The calls of a disabled device end, and are refused with 20011, until it is enabled (CALL-13, IV-C16)")
     func calls() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 31_620)
-        defer { cluster.down() }
+        let cluster = try Self.cluster()
         let (api, admin) = (CustomerAPI(cluster: cluster), try cluster.token("--role", "admin"))
         let (bell, app) = try await CallClient.pair(cluster)
         defer { for client in [bell, app] { client.close() } }
