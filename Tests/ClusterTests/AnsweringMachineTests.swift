@@ -13,6 +13,9 @@ import Testing
 
 @Suite("Answering machines across nodes (CALL-6, CALL-8, CALL-13)", .serialized, .timeLimit(.minutes(3)))
 struct AnsweringMachineTests {
+    /// The cluster of the tests that end and configure no node. Each of them has accounts and devices of its own.
+    private static func cluster() throws -> Cluster { try SharedCluster.cluster(basePort: 24_320) }
+
     /// A clip of 4 seconds with H.264 and AAC.
     private static func clip(_ cluster: Cluster, _ name: String, seconds: Int = 4) throws -> String {
         let (ffmpeg, path) = (try #require(Tool.ffmpeg), cluster.file("\(name).mp4"))
@@ -223,19 +226,18 @@ struct AnsweringMachineTests {
 
     @Test("The machine of a called party without a client answers when nobody of the others accepts (CALL-4, CALL-6)")
     func otherParty() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 31_430)
-        defer { cluster.down() }
-        let (bell, app) = try await CallClient.pair(cluster)
-        let gate = try await CallClient(cluster, 3, device: "gate").ready()
+        let cluster = try Self.cluster()
+        let (bell, app) = try await CallClient.pair(cluster, device: "party-bell", account: "party")
+        let gate = try await CallClient(cluster, 3, device: "party-gate", account: "party").ready()
         defer { for client in [bell, app] { client.close() } }
-        try await app.session.setAnsweringMachine(of: DeviceID(unchecked: "gate"), isEnabled: true)
+        try await app.session.setAnsweringMachine(of: DeviceID(unchecked: "party-gate"), isEnabled: true)
         gate.close()
         try await Task.sleep(for: .seconds(1))
-        let targets = ["bell", "gate"].map { ClientSession.CallParty.device(DeviceID(unchecked: $0)) }
+        let targets = ["party-bell", "party-gate"].map { ClientSession.CallParty.device(DeviceID(unchecked: $0)) }
         let call = try await app.start(targets, type: .oneToMany, timeout: .seconds(5)).id
         _ = try await bell.next(call) { if case .ring = $0.stage { true } else { false } }
         let notice = try await app.next(call) { $0.stage == .message }
-        #expect(notice.peer == .device(DeviceID(unchecked: "gate")))
+        #expect(notice.peer == .device(DeviceID(unchecked: "party-gate")))
         #expect(try await bell.end(call)?.code == .callTimedOut)
         try await app.session.hangUpCall(call)
 
@@ -254,8 +256,7 @@ struct AnsweringMachineTests {
 
     @Test("A device's next account sees no calls of the one before, and its machine does not answer for it (IV-B8)")
     func nextAccount() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 31_460)
-        defer { cluster.down() }
+        let cluster = try Self.cluster()
         let id = DeviceID(unchecked: "bell")
         let (bell, app) = try await CallClient.pair(cluster)
         let other = try await CallClient(cluster, 3, access: "other", account: "other").ready()
