@@ -13,15 +13,23 @@ import Testing
 struct LocalAccessTests {
     private static let lamp = DeviceID(unchecked: "lamp")
 
+    /// The cluster of the tests that end no node. Each of them has an account and a lamp of its own.
+    private static func cluster() throws -> Cluster { try SharedCluster.cluster(basePort: 24_360) }
+
     /// A lamp whose brightness is between 0 and 9, at node 1.
     private final class Lamp: Sendable {
         let session: ClientSession
         let applied = Mutex<[String]>([])
         private let running = Mutex<Task<Void, Never>?>(nil)
 
-        init(_ cluster: Cluster, lifetime: Duration = .seconds(3600), port: Int = 0) throws {
+        init(
+            _ cluster: Cluster, _ lamp: DeviceID = LocalAccessTests.lamp, account: String = "local",
+            lifetime: Duration = .seconds(3600), port: Int = 0
+        ) throws {
             session = try cluster.session(
-                node: 1, token: try cluster.token("--role", "device", "--device", "lamp"), role: .device)
+                node: 1,
+                token: try cluster.token("--role", "device", "--device", lamp.rawValue, "--account", account),
+                role: .device)
             let log = ClientSession.loggingDisabled
             let settings = DeviceSettings(
                 session: session, device: lamp, initial: [("brightness", "3")], log: log
@@ -34,7 +42,7 @@ struct LocalAccessTests {
             var configuration = LocalControl.Configuration()
             configuration.bind = HostPort(host: "127.0.0.1", port: port)
             configuration.lifetime = lifetime
-            configuration.secretFile = cluster.file("lamp.secret")
+            configuration.secretFile = cluster.file("\(lamp).secret")
             configuration.checkTimeout = .milliseconds(500)
             let control = try LocalControl(
                 session: session, device: lamp, commands: commands, settings: settings, configuration: configuration,
@@ -134,8 +142,7 @@ struct LocalAccessTests {
 
     @Test("Whoever loses the right, the token or the time cannot change a setting any more (8003, 12001, 12004, 20006)")
     func rights() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 30_780)
-        defer { cluster.down() }
+        let cluster = try Self.cluster()
         let lamp = try Lamp(cluster)
         let owner = try cluster.session(node: 2, token: try cluster.token("--role", "app", "--access", "owner"))
         let guest = try cluster.session(
@@ -205,21 +212,21 @@ struct LocalAccessTests {
 
     @Test("Access ends with its lifetime, and a device that restarts with its secret knows it still (20006)")
     func lifetime() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 30_820)
-        defer { cluster.down() }
+        let cluster = try Self.cluster()
+        let id = DeviceID(unchecked: "life-lamp")
         let (first, app) = (
-            try Lamp(cluster, lifetime: .seconds(12)),
-            try cluster.session(node: 2, token: try cluster.token("--role", "app"))
+            try Lamp(cluster, id, account: "life", lifetime: .seconds(12)),
+            try cluster.session(node: 2, token: try cluster.token("--role", "app", "--account", "life"))
         )
         defer { app.close() }
-        let access = try await eventually { () throws(ApusError) in try await app.localAccess(to: Self.lamp) }
+        let access = try await eventually { () throws(ApusError) in try await app.localAccess(to: id) }
         let path = "ProWritable.brightness.setVal"
         #expect(try await access.writeProperty(path: path, json: "4") == "4")
         first.close()
-        let second = try Lamp(cluster)
+        let second = try Lamp(cluster, id, account: "life")
         defer { second.close() }
         // It listens at another port.
-        let new = try await eventually { () throws(ApusError) in try await app.localAccess(to: Self.lamp) }
+        let new = try await eventually { () throws(ApusError) in try await app.localAccess(to: id) }
         let moved = try Self.changed(access) { fields in
             var grant = fields["grant"] as? [String: Any] ?? [:]
             grant["addresses"] = new.addresses.map(\.description)
