@@ -23,14 +23,15 @@ struct PlaybackHome {
 
     /// - Parameter ports: where the clients connect; empty for the listeners of the nodes.
     init(
-        _ cluster: Cluster, seconds: UInt64 = 12, limits: PlaybackTable.Limits = PlaybackTable.Limits(),
-        ports: [Int] = []
+        _ cluster: Cluster, _ device: DeviceID = PlaybackHome.cam, account: String = "local", seconds: UInt64 = 12,
+        limits: PlaybackTable.Limits = PlaybackTable.Limits(), ports: [Int] = []
     ) async throws {
         (records, sent) = try await Self.recorded(folder, seconds: seconds)
-        camera = try PlaybackCamera(cluster, records, limits: limits, ports: ports)
-        app = try cluster.session(node: 2, token: try cluster.token("--role", "app"), ports: ports.reversed())
+        camera = try PlaybackCamera(cluster, records, device, account: account, limits: limits, ports: ports)
+        let token = try cluster.token("--role", "app", "--account", account)
+        app = try cluster.session(node: 2, token: token, ports: ports.reversed())
         let found = try await eventually { [app] () throws(ApusError) in
-            try await app.recordings(of: Self.cam, from: Date() - 3600, to: Date())
+            try await app.recordings(of: device, from: Date() - 3600, to: Date())
         }
         recording = try #require(found.first)
         #expect(found.count == 1)
@@ -71,13 +72,12 @@ final class PlaybackCamera: Sendable {
     private let work: Task<Void, Never>
 
     init(
-        _ cluster: Cluster, _ records: RecordingFolder, limits: PlaybackTable.Limits = PlaybackTable.Limits(),
-        node: Int = 1, ports: [Int] = []
+        _ cluster: Cluster, _ records: RecordingFolder, _ device: DeviceID = PlaybackHome.cam,
+        account: String = "local", limits: PlaybackTable.Limits = PlaybackTable.Limits(), node: Int = 1,
+        ports: [Int] = []
     ) throws {
-        session = try cluster.session(
-            node: node, token: try cluster.token("--role", "device", "--device", PlaybackHome.cam.rawValue),
-            role: .device,
-            ports: ports)
+        let token = try cluster.token("--role", "device", "--device", device.rawValue, "--account", account)
+        session = try cluster.session(node: node, token: token, role: .device, ports: ports)
         let log = ClientSession.loggingDisabled
         let commands = DeviceCommands(session: session, log: log)
         playbacks = DevicePlaybacks(
@@ -107,9 +107,9 @@ final class PlaybackScreen: Sendable {
     }
     let state = Mutex(State())
 
-    func player(_ session: ClientSession) -> PlaybackPlayer {
+    func player(_ session: ClientSession, of device: DeviceID = PlaybackHome.cam) -> PlaybackPlayer {
         PlaybackPlayer(
-            session: session, device: PlaybackHome.cam,
+            session: session, device: device,
             onFrame: { [self] frame in
                 state.withLock { state in
                     if frame.header.flags.contains(.repeated) { return }

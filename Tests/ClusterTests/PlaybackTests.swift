@@ -12,11 +12,13 @@ import Testing
 @Suite(
     "Recordings of a device, played across nodes (IV-C5, IV-C6, IV-C12, IV-C16)", .serialized, .timeLimit(.minutes(4)))
 struct PlaybackTests {
+    /// The cluster of the tests that end no node and delay no line. Each of them has a device of its own.
+    private static func cluster() throws -> Cluster { try SharedCluster.cluster(basePort: 24_400) }
+
     @Test(
         "A recording is listed, and played from a time on to its end; it is paused, resumed and played from elsewhere")
     func plays() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 31_420)
-        defer { cluster.down() }
+        let cluster = try Self.cluster()
         let home = try await PlaybackHome(cluster)
         defer { home.close() }
         let (app, recording, sent, now) = (home.app, home.recording, home.sent, Date())
@@ -120,11 +122,11 @@ struct PlaybackTests {
 
     @Test("Only who may control the device plays its recordings; a guest that may watch it does not (8003, 12004)")
     func rights() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 31_500)
-        defer { cluster.down() }
-        let home = try await PlaybackHome(cluster)
+        let cluster = try Self.cluster()
+        let cam = DeviceID(unchecked: "rights-cam")
+        let home = try await PlaybackHome(cluster, cam, account: "rights")
         let (camera, owner, recording) = (home.camera, home.app, home.recording)
-        let guestAccount = AccountID(unchecked: "guests")
+        let guestAccount = AccountID(unchecked: "rights-guests")
         let guest = try cluster.session(
             node: 3, token: try cluster.token("--role", "app", "--account", guestAccount.rawValue))
         let agent = DeviceAgent(
@@ -137,18 +139,18 @@ struct PlaybackTests {
             guest.close()
         }
         let screen = PlaybackScreen()
-        let player = screen.player(owner)
+        let player = screen.player(owner, of: cam)
         try await player.play(at: recording.start)
         for (rights, code) in [(false, ErrorCode.illegalRelation), (true, .notAllowed)] {
-            if rights { try await owner.share(PlaybackHome.cam, with: guestAccount, control: false, acceptedBy: guest) }
+            if rights { try await owner.share(cam, with: guestAccount, control: false, acceptedBy: guest) }
             await fails(code) { () throws(ApusError) in
-                _ = try await guest.recordings(of: PlaybackHome.cam, from: Date() - 3600, to: Date())
+                _ = try await guest.recordings(of: cam, from: Date() - 3600, to: Date())
             }
             // The stream of the owner's playback, whose number the guest can guess.
             let ended = Mutex<ApusError?>(nil)
             let seen = Mutex(0)
             let thief = Player(
-                session: guest, device: PlaybackHome.cam, source: DevicePlaybacks.sourceMin,
+                session: guest, device: cam, source: DevicePlaybacks.sourceMin,
                 onFrame: { _ in seen.withLock { $0 += 1 } },
                 onEvent: { event in if case .ended(let error) = event { ended.withLock { $0 = error } } })
             thief.start()
@@ -158,21 +160,21 @@ struct PlaybackTests {
         // With the live picture, which it may watch, nothing of this changes; with control it may.
         let watching = Mutex(0)
         let watcher = Player(
-            session: guest, device: PlaybackHome.cam, onFrame: { _ in watching.withLock { $0 += 1 } }, onEvent: { _ in }
+            session: guest, device: cam, onFrame: { _ in watching.withLock { $0 += 1 } }, onEvent: { _ in }
         )
         watcher.start()
         try await eventually("the live picture") { watching.withLock { $0 } > 5 }
-        try await owner.share(PlaybackHome.cam, with: guestAccount, control: true)
+        try await owner.share(cam, with: guestAccount, control: true)
         let (own, second) = (PlaybackScreen(), guest)
-        let theirs = own.player(second)
+        let theirs = own.player(second, of: cam)
         try await eventually { () throws(ApusError) in try await theirs.play(at: recording.start) }
         try await eventually("its frames") { own.count > 5 }
         // Without control, but still allowed to watch: the playback ends, and those of others later are not seen.
-        try await owner.share(PlaybackHome.cam, with: guestAccount, control: false)
+        try await owner.share(cam, with: guestAccount, control: false)
         try await eventually("the end") { own.state.withLock { $0.ended }?.code == .notAllowed }
         let seen = own.count
         let shown = watching.withLock { $0 }
-        let third = PlaybackScreen().player(owner)
+        let third = PlaybackScreen().player(owner, of: cam)
         try await third.play(at: recording.start)
         try await eventually("the live picture goes on") { watching.withLock { $0 } > shown + 20 }
         #expect(own.count == seen)
@@ -207,29 +209,30 @@ struct PlaybackTests {
 
     @Test("Verbs of the program record, list and play")
     func verbs() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 31_540)
-        defer { cluster.down() }
+        let cluster = try Self.cluster()
         let folder = cluster.file("records")
-        try cluster.start(
-            "device", "--id", "cam", "--test-pattern", "160x120@10", "--node", "1", "--recordings", folder)
+        let camera = try cluster.start(
+            "device", "--id", "verbs-cam", "--test-pattern", "160x120@10", "--node", "1", "--recordings", folder)
+        defer { camera.end() }
         struct List: Decodable {
             struct Entry: Decodable { var seconds: Double }
             var recordings: [Entry]
         }
         try await eventually("six seconds") {
-            let run = try cluster.run("recordings", "cam", "--json")
+            let run = try cluster.run("recordings", "verbs-cam", "--json")
             let list = try? JSONDecoder().decode(List.self, from: Data(run.output.utf8))
             return (list?.recordings.first?.seconds ?? 0) > 6
         }
         // What is still being recorded is played as far as it goes, with the later parts.
         let played = try cluster.run(
-            "watch", "cam", "--at=-4", "--node", "3", "--record", cluster.file("played.mp4"), "--seconds", "6", "--json"
+            "watch", "verbs-cam", "--at=-4", "--node", "3", "--record", cluster.file("played.mp4"), "--seconds", "6",
+            "--json"
         )
         #expect(played.status == 0, "\(played.all)")
         struct Report: Decodable { var frames: Int }
         let report = try JSONDecoder().decode(Report.self, from: Data(played.output.utf8))
         #expect(report.frames > 60, "\(played.output)")
-        let none = try cluster.run("watch", "cam", "--at", "2200-01-01T00:00:00Z", "--seconds", "20")
+        let none = try cluster.run("watch", "verbs-cam", "--at", "2200-01-01T00:00:00Z", "--seconds", "20")
         #expect(none.status != 0 && none.all.contains("21032"), "\(none.all)")
     }
 }
