@@ -12,12 +12,15 @@ struct PeerNumberTests {
     private static let cam = PlaybackHome.cam
     private static let path = "Action._playback.ctlVal"
 
+    /// The cluster of the tests that end no node. Each of them has an account and a device of its own.
+    private static func cluster() throws -> Cluster { try SharedCluster.cluster(basePort: 24_440) }
+
     /// A device whose program answers as it likes.
     private static func device(
-        _ cluster: Cluster, _ actions: [String: DeviceCommands.Action]
+        _ cluster: Cluster, id: DeviceID = cam, account: String = "local", _ actions: [String: DeviceCommands.Action]
     ) throws -> (session: ClientSession, work: Task<Void, Never>) {
-        let session = try cluster.session(
-            node: 1, token: try cluster.token("--role", "device", "--device", cam.rawValue), role: .device)
+        let token = try cluster.token("--role", "device", "--device", id.rawValue, "--account", account)
+        let session = try cluster.session(node: 1, token: token, role: .device)
         let commands = DeviceCommands(session: session, log: ClientSession.loggingDisabled)
         for (name, action) in actions { commands.onAction(name, action) }
         return (session, Task { _ = try? await commands.run() })
@@ -25,8 +28,7 @@ struct PeerNumberTests {
 
     @Test("A playback that the device ends is 20002, an idle one 20008, a forgotten one 20009, one too many 20007")
     func ends() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 31_580)
-        defer { cluster.down() }
+        let cluster = try Self.cluster()
         var limits = PlaybackTable.Limits()
         (limits.countMax, limits.idleTime) = (1, .seconds(3))
         let home = try await PlaybackHome(cluster, limits: limits)
@@ -89,25 +91,25 @@ struct PeerNumberTests {
 
     @Test("A device without recordings is 21030, with a list that is none 21033, of a later version 21037, and 20003")
     func lists() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 31_660)
-        defer { cluster.down() }
-        let app = try cluster.session(node: 2, token: try cluster.token("--role", "app"))
+        let cluster = try Self.cluster()
+        let cam = DeviceID(unchecked: "lists-cam")
+        let app = try cluster.session(node: 2, token: try cluster.token("--role", "app", "--account", "lists"))
         let list = Mutex(#"{"version":1,"list":[[5,6],[1,2]],"more":false}"#)
-        let (session, work) = try Self.device(cluster, [:])
+        let (session, work) = try Self.device(cluster, id: cam, account: "lists", [:])
         try await eventually { () throws(ApusError) in
             do throws(ApusError) {
-                _ = try await app.recordings(of: Self.cam, from: Date() - 60, to: Date())
+                _ = try await app.recordings(of: cam, from: Date() - 60, to: Date())
             } catch {
                 guard error.code == .notImplemented else { throw error }
             }
         }
         await fails(.notImplemented) { () throws(ApusError) in
-            try await PlaybackScreen().player(app).play(at: Date())
+            try await PlaybackScreen().player(app, of: cam).play(at: Date())
         }
         work.cancel()
         session.close()
         let second = try Self.device(
-            cluster,
+            cluster, id: cam, account: "lists",
             [
                 "_recordings": { _ throws(ApusError) in list.withLock { $0 } },
                 "_playback": { _ throws(ApusError) in
@@ -121,7 +123,7 @@ struct PeerNumberTests {
         }
         try await eventually("the list") {
             do throws(ApusError) {
-                _ = try await app.recordings(of: Self.cam, from: Date() - 60, to: Date())
+                _ = try await app.recordings(of: cam, from: Date() - 60, to: Date())
                 return false
             } catch {
                 return error.code == .recordingListInvalid
@@ -129,13 +131,13 @@ struct PeerNumberTests {
         }
         list.withLock { $0 = #"{"version":7}"# }
         await fails(.recordingListVersion) { () throws(ApusError) in
-            _ = try await app.recordings(of: Self.cam, from: Date() - 60, to: Date())
+            _ = try await app.recordings(of: cam, from: Date() - 60, to: Date())
         }
         await fails(.badParameter) { () throws(ApusError) in
-            _ = try await app.recordings(of: Self.cam, from: Date(), to: Date() - 60)
+            _ = try await app.recordings(of: cam, from: Date(), to: Date() - 60)
         }
         await fails(.openingTimedOut) { () throws(ApusError) in
-            try await PlaybackScreen().player(app).play(at: Date())
+            try await PlaybackScreen().player(app, of: cam).play(at: Date())
         }
     }
 
@@ -202,12 +204,12 @@ struct PeerNumberTests {
 
     @Test("A command whose time was over at the device is 20001, and raw data to one that takes none 21007 (IV-D11)")
     func commands() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 31_800)
-        defer { cluster.down() }
-        let app = try cluster.session(node: 2, token: try cluster.token("--role", "app"))
+        let cluster = try Self.cluster()
+        let cam = DeviceID(unchecked: "late-cam")
+        let app = try cluster.session(node: 2, token: try cluster.token("--role", "app", "--account", "late"))
         let begun = Mutex(0)
         let (session, work) = try Self.device(
-            cluster,
+            cluster, id: cam, account: "late",
             [
                 "wait": { _ throws(ApusError) in
                     begun.withLock { $0 += 1 }
@@ -221,18 +223,18 @@ struct PeerNumberTests {
         }
         let path = "Action.wait.ctlVal"
         _ = try await eventually { () throws(ApusError) in
-            try await app.sendCommand(.action(path: path, json: "1"), to: Self.cam, until: .sent)
+            try await app.sendCommand(.action(path: path, json: "1"), to: cam, until: .sent)
         }
         // It waits behind the first one, for longer than it may.
         let id = ClientSession.randomCommandID()
         _ = try await app.sendCommand(
-            .action(path: path, json: "2"), to: Self.cam, id: id, keptFor: .seconds(2), until: .queued)
+            .action(path: path, json: "2"), to: cam, id: id, keptFor: .seconds(2), until: .queued)
         try await eventually("the end") {
-            try await app.command(id, of: Self.cam).error?.code == .peerTimedOut
+            try await app.command(id, of: cam).error?.code == .peerTimedOut
         }
         #expect(begun.withLock { $0 } == 1, "it is not carried out late")
         await fails(.callbackUnknown) { () throws(ApusError) in
-            _ = try await app.exchangeData([1, 2, 3], with: Self.cam)
+            _ = try await app.exchangeData([1, 2, 3], with: cam)
         }
     }
 }
