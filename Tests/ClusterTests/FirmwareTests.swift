@@ -16,6 +16,9 @@ struct FirmwareTests {
 
     private static func version(_ text: String) throws -> FirmwareVersion { try #require(FirmwareVersion(text)) }
 
+    /// The cluster of the tests that end no node and name their customers, which are each test's own.
+    private static func cluster() throws -> Cluster { try SharedCluster.cluster(basePort: 24_480) }
+
     /// A customer with a user and devices, and the requests of its server.
     private struct Customer {
         let cluster: Cluster
@@ -205,14 +208,13 @@ struct FirmwareTests {
 
     @Test("A device drops a version that is stopped while it loads it, and says so (IV-E1)")
     func withdrawal() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 30_580)
-        defer { cluster.down() }
-        let acme = try Customer(cluster, "acme", devices: ["cam"])
+        let cluster = try Self.cluster()
+        let acme = try Customer(cluster, "withdrawal-acme", devices: ["withdrawal-cam"])
         try acme.add("1.5.0", [UInt8](repeating: 7, count: 1 << 20))
         try acme.rollOut("1.5.0")
         let directory = Self.directory()
         defer { try? FileManager.default.removeItem(atPath: directory) }
-        let device = try await acme.device("cam", node: 2)
+        let device = try await acme.device("withdrawal-cam", node: 2)
         defer { device.close() }
         let updater = try Self.updater(device, directory: directory, rateMax: 256 << 10) { _, _ in }
         let updating = Task { try await updater.update() }
@@ -222,8 +224,9 @@ struct FirmwareTests {
         #expect(Self.size("\(directory)/firmware.part") == 0)
         let app = try cluster.session(node: 3, token: try acme.userToken())
         defer { app.close() }
+        let cam = DeviceID(unchecked: "withdrawal-cam")
         let state = try await eventually { () throws(ApusError) in
-            try await app.readProperty(of: DeviceID(unchecked: "cam"), path: "ProReadonly._update.stVal.state").json
+            try await app.readProperty(of: cam, path: "ProReadonly._update.stVal.state").json
         }
         #expect(state == #""failed""#)
         #expect(try acme.ask("GET", acme.path("1.5.0"))["failed"] == nil, "it is no failure of the version")
@@ -231,14 +234,13 @@ struct FirmwareTests {
 
     @Test("A wrong signature is refused and reported, and a roll-out stops by itself after failures (IV-E1)")
     func failures() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 30_460)
-        defer { cluster.down() }
-        let acme = try Customer(cluster, "acme", devices: ["cam-1", "cam-2", "cam-3"])
+        let cluster = try Self.cluster()
+        let acme = try Customer(cluster, "failures-acme", devices: ["fail-1", "fail-2", "fail-3"])
         try acme.add("1.5.0", key: Curve25519.Signing.PrivateKey())
         // Not offered before it is rolled out, nor to a share of 0 %.
         var devices: [ClientSession] = []
         defer { for device in devices { device.close() } }
-        for index in 1...3 { devices.append(try await acme.device("cam-\(index)", node: index)) }
+        for index in 1...3 { devices.append(try await acme.device("fail-\(index)", node: index)) }
         func offered(_ index: Int) async throws -> String {
             let device = devices[index - 1]
             return try await eventually { () throws(ApusError) in
@@ -279,14 +281,14 @@ struct FirmwareTests {
         #expect(shown["state"] as? String == "ROLL_OUT_STATE_STOPPED", "\(shown)")
         let outcomes = try acme.ask("GET", "\(acme.path("1.5.0"))/outcomes?failed=true", node: 3)["outcomes"]
         let listed = try #require(outcomes as? [[String: String]])
-        #expect(listed.map { $0["device"] } == ["cam-1", "cam-2"])
+        #expect(listed.map { $0["device"] } == ["fail-1", "fail-2"])
         #expect(listed.allSatisfy { $0["outcome"] == "FIRMWARE_OUTCOME_FAILED" && $0["reason"]?.isEmpty == false })
         try acme.ask("GET", "\(acme.path("9.9.9"))/outcomes", code: .targetUnknown)
         #expect(try await offered(3).isEmpty)
         let app = try cluster.session(node: 1, token: try acme.userToken())
         defer { app.close() }
         let state = try await eventually { () throws(ApusError) in
-            try await app.readProperty(of: DeviceID(unchecked: "cam-1"), path: "ProReadonly._update.stVal.state").json
+            try await app.readProperty(of: DeviceID(unchecked: "fail-1"), path: "ProReadonly._update.stVal.state").json
         }
         #expect(state == #""failed""#)
         // A stopped version cannot be read, and an active one again.
@@ -303,8 +305,7 @@ struct FirmwareTests {
 
     @Test("An app asks while the device is offline, in its language, for the version that it has (IV-E1)")
     func query() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 30_500)
-        defer { cluster.down() }
+        let cluster = try Self.cluster()
         let acme = try Customer(cluster, "acme", devices: ["cam", "mute"])
         let other = try Customer(cluster, "other", devices: ["theirs"])
         try acme.add("1.5.0", descriptions: ["de": "besser", "en": "better", "pt-BR": "melhor"])
