@@ -1,5 +1,6 @@
 import ApusTestKit
 import Foundation
+import Synchronization
 
 #if canImport(Glibc)
 import Glibc
@@ -13,30 +14,34 @@ import Musl
 /// that concerns all devices or customers, and reads no counter, metric or log of a node. Its accounts, customers,
 /// devices, access ids and files have names that no other test of the suite uses, and what it starts ends with it.
 ///
-/// The tests of a suite run one after the other. The cluster starts with the first test that uses it, and ends with
-/// the process.
+/// The cluster starts with the first test that uses it, and ends with the process.
 enum SharedCluster {
-    private static let lock = NSLock()
-    nonisolated(unsafe) private static var clusters: [Int: Cluster] = [:]  // SAFETY: used with the lock held only
+    private struct Entry: @unchecked Sendable {  // SAFETY: the tests of a suite run one after the other (.serialized)
+        let cluster: Cluster
+    }
+
+    /// By the first port, which names the suite.
+    private static let entries = Mutex<[Int: Entry]>([:])
 
     /// The cluster of the suite that has these ports.
     ///
     /// - Parameter environment: of the nodes, beside that of the tests; the same for all tests of the suite.
     /// - Throws: where the cluster does not start, or a node of it has ended since.
     static func cluster(basePort: Int, environment: [String: String] = [:]) throws -> Cluster {
-        lock.lock()
-        defer { lock.unlock() }
-        if let cluster = clusters[basePort] {
-            try requireHealthy(cluster)
-            return cluster
+        let entry = try entries.withLock { entries throws -> Entry in
+            if let known = entries[basePort] {
+                try requireHealthy(known.cluster)
+                return known
+            }
+            let entry = Entry(cluster: try Cluster(nodes: 3, basePort: basePort, environment: environment))
+            if entries.isEmpty { atexit { SharedCluster.endAll() } }
+            entries[basePort] = entry
+            return entry
         }
-        let cluster = try Cluster(nodes: 3, basePort: basePort, environment: environment)
-        if clusters.isEmpty { atexit { SharedCluster.endAll() } }
-        clusters[basePort] = cluster
-        return cluster
+        return entry.cluster
     }
 
-    /// A test that runs after one that has lost a node fails here, and does not wait for answers.
+    /// A test that follows one that has lost a node fails here, and does not wait for answers.
     private static func requireHealthy(_ cluster: Cluster) throws {
         for node in 1...3 {
             let isUp = (1...5).contains { _ in NodeView(node, of: cluster).status?.state == "up" }
@@ -47,8 +52,8 @@ enum SharedCluster {
     }
 
     private static func endAll() {
-        guard lock.try() else { return }
-        for cluster in clusters.values { cluster.down() }
+        guard let started = entries.withLockIfAvailable({ $0 }) else { return }
+        for entry in started.values { entry.cluster.down() }
     }
 }
 
