@@ -228,6 +228,8 @@ struct CommandTests {
         try await app.setCommandOrder(.afterAnswer, of: cam)
         let id = String(repeating: "0123456789abcdef", count: 2)
         let done = try await app.sendCommand(.action(path: "Action.add.ctlVal", json: "9"), to: cam, id: id)
+        // Both are whole seconds: when it was bound, and below when it was seen last.
+        try await Task.sleep(for: .seconds(1.1))
         first.end()
         try await Self.isAway(app, cam)
         await #expect(throws: ApusError(.targetOffline)) { try await app.sendData([1], to: cam) }
