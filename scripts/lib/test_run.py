@@ -194,6 +194,7 @@ class Runner:
         command = group.prefix + command
         # A short name: the addresses of local sockets have at most 107 bytes.
         files = pathlib.Path(tempfile.mkdtemp(prefix="a"))
+        files.chmod(0o1777)  # PostgreSQL runs as a user of its own.
         environment["TMPDIR"] = str(files)
         events.write_bytes(b"")
         job.started = time.monotonic()
