@@ -265,8 +265,9 @@ class Runner:
         threads = []
         while waiting:
             with free:
-                fitting = next((job for job in waiting if job.weight <= room[0]), None)
-                if fitting is None:
+                # In order: a job that needs more room would otherwise wait for all others.
+                fitting = waiting[0]
+                if fitting.weight > room[0]:
                     free.wait()
                     continue
                 room[0] -= fitting.weight
