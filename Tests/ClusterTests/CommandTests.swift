@@ -317,6 +317,15 @@ struct CommandTests {
         }
     }
 
+    /// A session begins again with a new right, which ends a request that is on its way.
+    private static func write(
+        _ value: String, to setting: String, of device: DeviceID, _ session: ClientSession
+    ) async throws {
+        try await eventually { () throws(ApusError) in
+            try await session.writeProperty(of: device, path: "ProWritable.\(setting).setVal", json: value)
+        }
+    }
+
     @Test(
         "What a guest or a revoked client asked for ends with its right, and the device never gets it (IV-A6, IV-B10)"
     )
@@ -346,10 +355,7 @@ struct CommandTests {
             ids.append(queued.id)
         }
         for (session, setting, value) in [(guest, "level", "7"), (stolen, "light", "5")] {
-            // The guest's session begins again with its new right, which ends a request that is on its way.
-            try await eventually { () throws(ApusError) in
-                try await session.writeProperty(of: cam, path: "ProWritable.\(setting).setVal", json: value)
-            }
+            try await Self.write(value, to: setting, of: cam, session)
         }
         _ = try await stolen.sendCommand(
             .action(path: "Action.add.ctlVal", json: "5"), to: cam, keptFor: .seconds(600), until: .queued)
