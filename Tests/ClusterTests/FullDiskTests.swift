@@ -25,6 +25,12 @@ struct FullDiskTests {
         _ = try await eventually { () throws(ApusError) in
             try await app.performAction("Action.add.ctlVal", json: "1", on: bell)
         }
+        try await takeRoom(of: disk, app)
+        await refused(app, keptMax: 1000)
+    }
+
+    /// The same, without commands.
+    private static func takeRoom(of disk: TestDisk, _ app: ClientSession) async throws {
         try #require(disk.fill(disk.path + "/ballast"))
         let text = String(repeating: "x", count: 7000)
         let error = await #expect(throws: ApusError.self) {
@@ -35,7 +41,6 @@ struct FullDiskTests {
             }
         }
         #expect(error?.code == .storageFailed, "\(String(describing: error))")
-        await refused(app, keptMax: 1000)
     }
 
     /// Expects that a command is refused with 10021, after at most this many that are kept. So is one whose last
@@ -162,5 +167,50 @@ struct FullDiskTests {
         unlink(disk.path + "/ballast")
         try await Self.records(app, [call])
         try await receiver.stop()
+    }
+
+    @Test("An account hears its alarm although the event for its integrator's hook cannot be written (IV-D9, IV-D10)")
+    func alarms() async throws {
+        let disk = TestDisk(byteCount: 4 << 20)
+        let cluster = try Cluster(
+            configuredNodes: 3, basePort: 31_090, records: disk.path + "/records.sqlite",
+            environment: ["APUS_HOOKS_HOSTS": "127.0.0.1"])
+        defer { cluster.down() }
+        let (api, admin) = (CustomerAPI(cluster: cluster), try cluster.token("--role", "admin"))
+        try api.ask("POST", "/v1/customers", admin, #"{"customer":"acme"}"#)
+        let key = try api.key("acme", admin).key
+        let user = try api.text("user", "POST", "/v1/customers/acme/users", key, #"{"externalId":"anna"}"#)
+        try api.ask("POST", "/v1/devices/bell/customer", admin, #"{"customer":"acme"}"#)
+        try api.ask("POST", "/v1/devices/bell/binding", key, #"{"account":"\#(user)"}"#)
+        // Nobody listens there, so what is written stays.
+        try api.ask(
+            "POST", "/v1/customers/acme/hooks/alarms", key, #"{"url":"http://127.0.0.1:1/","events":["alarm"]}"#)
+        let device = try cluster.session(
+            node: 2, token: try api.text("token", "POST", "/v1/devices/bell/tokens", key, "{}"), role: .device)
+        let app = try cluster.session(
+            node: 3, token: try api.text("token", "POST", "/v1/users/\(user)/tokens", key, "{}"))
+        defer { for session in [device, app] { session.close() } }
+        let heard = EventLog(app.accountEvents(of: AccountID(unchecked: user)))
+        try await eventually { () throws(ApusError) in try await device.reportEvent("first") }
+        try await eventually("the first alarm") { heard.names.contains { $0.hasPrefix("alarm first ") } }
+        // Nodes look at their hooks every two seconds.
+        try await Task.sleep(for: .seconds(2.5))
+
+        try await Self.takeRoom(of: disk, app)
+        let text = String(repeating: "x", count: 4000)
+        var (number, refusal) = (0, ApusError?.none)
+        while refusal == nil, number < 50 {
+            number += 1
+            do throws(ApusError) {
+                try await device.reportEvent("ring-\(number)", json: "\"\(text)\"")
+            } catch {
+                refusal = error
+            }
+        }
+        #expect(refusal?.code == .storageFailed, "\(number): \(String(describing: refusal))")
+        try await eventually("the alarm that the hook does not have") {
+            heard.names.contains { $0.hasPrefix("alarm ring-\(number) ") }
+        }
+        unlink(disk.path + "/ballast")
     }
 }

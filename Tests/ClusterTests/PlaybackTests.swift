@@ -120,6 +120,36 @@ struct PlaybackTests {
         await player.stop()
     }
 
+    @Test("After a transfer, the next account sees and plays nothing that was recorded before, nor does the former one")
+    func transfer() async throws {
+        let cluster = try Self.cluster()
+        let cam = DeviceID(unchecked: "sold-cam")
+        let home = try await PlaybackHome(cluster, cam, account: "sold")
+        let buyer = AccountID(unchecked: "sold-to")
+        let next = try cluster.session(
+            node: 3, token: try cluster.token("--role", "app", "--account", buyer.rawValue))
+        defer {
+            home.close()
+            next.close()
+        }
+        try await home.app.transfer(cam, to: buyer)
+        // It comes back with what it has recorded, as one that was not told.
+        home.camera.close()
+        let camera = try PlaybackCamera(cluster, home.records, cam, account: buyer.rawValue)
+        defer { camera.close() }
+        let found = try await eventually { () throws(ApusError) in
+            try await next.recordings(of: cam, from: Date() - 3600, to: Date())
+        }
+        #expect(found.isEmpty)
+        let player = PlaybackScreen().player(next, of: cam)
+        await fails(.recordingListEmpty) { () throws(ApusError) in
+            _ = try await player.prepare(at: home.recording.start + 2)
+        }
+        await fails(.illegalRelation) { () throws(ApusError) in
+            _ = try await home.app.recordings(of: cam, from: Date() - 3600, to: Date())
+        }
+    }
+
     @Test("Only who may control the device plays its recordings; a guest that may watch it does not (8003, 12004)")
     func rights() async throws {
         let cluster = try Self.cluster()
