@@ -177,6 +177,7 @@ struct FullDiskTests {
             environment: ["APUS_HOOKS_HOSTS": "127.0.0.1"])
         defer { cluster.down() }
         let (api, admin) = (CustomerAPI(cluster: cluster), try cluster.token("--role", "admin"))
+        try await cluster.awaitChecks()
         try api.ask("POST", "/v1/customers", admin, #"{"customer":"acme"}"#)
         let key = try api.key("acme", admin).key
         let user = try api.text("user", "POST", "/v1/customers/acme/users", key, #"{"externalId":"anna"}"#)
