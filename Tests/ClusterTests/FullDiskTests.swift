@@ -169,7 +169,7 @@ struct FullDiskTests {
         try await receiver.stop()
     }
 
-    @Test("An account hears its alarm although the event for its integrator's hook cannot be written (IV-D9, IV-D10)")
+    @Test("An account hears its alarm although the event for its integrator's hook cannot be written (D9, IV-D10)")
     func alarms() async throws {
         let disk = TestDisk(byteCount: 4 << 20)
         let cluster = try Cluster(
