@@ -147,9 +147,13 @@ struct ShortCircuitTests {
     func wholeRelay(planes: Int) throws {
         let relay = try RelayUnderTest(planes: planes)
         defer { relay.control.stop() }
+        // The relay keeps the allocation of a client that is gone, which one with the same port would get instead.
+        var clients: [TurnTestClient] = []
+        defer { withExtendedLifetime(clients) {} }
         // Which plane a client comes in at is the kernel's to say; of so many pairs some are at one and some at two.
         for _ in 0..<8 {
             let ends = [relay.client(), relay.client()]
+            clients += ends
             let relayed = try ends.map { try $0.allocate() }
             for (index, end) in ends.enumerated() {
                 let code = try end.code(.channelBind) {

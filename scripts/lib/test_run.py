@@ -117,7 +117,7 @@ class Plan:
             if rule := next((rule for rule in self.idle if re.match(rule, test)), None):
                 key = ("idle", suite)
             elif rule := next((rule for rule in self.alone if re.match(rule, test)), None):
-                key = ("alone", suite if target in self.by_suite else target)
+                key = ("alone", suite)
             elif target in self.by_suite:
                 key = ("shared", suite)
             else:
@@ -151,6 +151,7 @@ class Runner:
         self.program, self.folder = program, folder
         self.network = network_prefix()
         self.groups = group_folder()
+        self.open_groups: set[ProcessorGroup] = set()
         # Clusters of two jobs may use the same ports, so without networks of their own they run one after the other.
         self.workers = workers if self.network else 1
         self.lock = threading.Lock()
@@ -191,11 +192,8 @@ class Runner:
             environment |= job.long.environment
             command = job.long.command or command
         group = ProcessorGroup(self.groups)
+        self.open_groups.add(group)
         command = group.prefix + command
-        # A short name: the addresses of local sockets have at most 107 bytes.
-        files = pathlib.Path(tempfile.mkdtemp(prefix="a"))
-        files.chmod(0o1777)  # PostgreSQL runs as a user of its own.
-        environment["TMPDIR"] = str(files)
         events.write_bytes(b"")
         job.started = time.monotonic()
         with job.output.open("wb") as output:
@@ -212,7 +210,7 @@ class Runner:
             job.status, job.cpu_seconds = wait(process, JOB_SECONDS_MAX[job.kind])
         end_all_in(network)
         job.cpu_seconds = group.end(job.cpu_seconds)
-        shutil.rmtree(files, ignore_errors=True)
+        self.open_groups.discard(group)
         # The kernel gives its number to another one.
         self.networks.discard(network)
         job.seconds = time.monotonic() - job.started
@@ -302,6 +300,8 @@ class Runner:
             end(process)
         for network in list(self.networks):
             end_all_in(network)
+        for group in list(self.open_groups):
+            group.end(0)
 
 
 def group_folder() -> pathlib.Path | None:
@@ -331,7 +331,10 @@ class ProcessorGroup:
         """Removes the group. Returns its processor time in seconds, or `otherwise` where there is none."""
         if not self.folder:
             return otherwise
-        counts = dict(line.split() for line in (self.folder / "cpu.stat").read_text().splitlines())
+        try:
+            counts = dict(line.split() for line in (self.folder / "cpu.stat").read_text().splitlines())
+        except OSError:
+            return otherwise
         for _ in range(50):
             try:
                 self.folder.rmdir()

@@ -9,14 +9,14 @@ import Synchronization
 ///
 /// A call is replicated, and not recorded, so it ends with the death of all nodes that have it. Nobody is left then who
 /// could tell its clients: each asks when its subscription of calls begins again. There is one question for a call at a
-/// time, also if the subscription begins at several connections. One that fails for now is asked again after a pause,
-/// which doubles.
+/// time, also if the subscription begins at several connections. After an error that passes it is asked again after a
+/// pause, which doubles.
 ///
 /// Pure value.
 package struct OpenCalls: Sendable {
     /// More than a client has at the same time.
     package static let countMax = 16
-    /// The pause after the first question that fails for now.
+    /// The pause after the first question that fails.
     package static let pauseMin = Duration.seconds(1)
     /// The longest pause between two questions about a call.
     package static let pauseMax = Duration.seconds(8)
