@@ -162,7 +162,7 @@ final class TransferHandle {
     /// Rounded up, so that libcurl never ends a transfer before its time. At least 1: 0 is no limit.
     private static func milliseconds(_ time: Duration) -> Int {
         let (whole, rest) = time.nanoseconds.quotientAndRemainder(dividingBy: 1_000_000)
-        return max(Int(whole) + rest.signum(), 1)
+        return max(Int(whole + rest.signum()), 1)
     }
 
     // MARK: Called by libcurl
