@@ -151,6 +151,22 @@ struct CallRuleTests {
         #expect(call.numbers == [-2511, -2520, -2520] && call.ends == [0: -2511])
     }
 
+    @Test("CALL-5: a party that refused one claim may have accepted its repetition, and is released")
+    func refusedAndAccepted() throws {
+        let bell = CallDriver.bell(1).party
+        for repetitions in 0...2 {
+            var call = try CallDriver(placing: CallDriver.start())
+            call.happen(.partyClaimed(CallDriver.caller.party))
+            for _ in 0..<repetitions {
+                let next = try #require(call.machine.nextMs)
+                call.wait(.milliseconds(next - call.now))
+                #expect(call.actions.contains { if case .claim(bell, _) = $0 { true } else { false } })
+            }
+            call.happen(.partyRefused(bell))
+            #expect(call.phase == .ended && call.actions.contains(.release(bell)) == (repetitions > 0))
+        }
+    }
+
     // MARK: Requests
 
     @Test("CALL-6: bad parameters are refused with -2500")

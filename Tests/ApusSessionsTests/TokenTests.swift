@@ -177,6 +177,16 @@ struct TokenTests {
         try expect(.tokenInvalid, try token(Self.header, payload(.max, .max)))
     }
 
+    @Test(
+        "What is valid for as long as its token lasts for its own time at most, also where the token never expires",
+        arguments: [
+            (Int64.max, Int64(1_700_000_000), Int64(60)), (.max, -1_700_000_000, 60), (.min, 1_700_000_000, 0),
+            (100, 90, 10), (100, 40, 60), (100, 39, 60), (100, 100, 0), (100, 101, 0),
+        ])
+    func lifetimes(expires: Int64, now: Int64, seconds: Int64) {
+        #expect(TokenMark(tag: 1, issuedAt: 0, expires: expires).seconds(of: .seconds(60), at: now) == seconds)
+    }
+
     @Test("Padding, another alphabet and loose bits in a part are 12001 (RFC 7515 §2)")
     func encoding() async throws {
         let parts = try signer().sign(claims()).split(separator: ".").map { String($0) }

@@ -211,6 +211,21 @@ struct AuthorizationTests {
         }
     }
 
+    @Test("A token for one device that never expires harms no node with a command that is kept (IV-A3, IV-D13)")
+    func farExpiry() async throws {
+        let place = try Place()
+        defer { place.cluster.down() }
+        let claims = TokenClaims(
+            access: AccessID(unchecked: "guest"), account: AccountID(unchecked: "local"), role: .app,
+            devices: [Self.cam], issuedAt: Int64(Date().timeIntervalSince1970),
+            lifetime: .seconds(1_000_000_000_000_000_000), cluster: ClusterID(unchecked: "local"), id: "far")
+        let answer = try place.api.ask(
+            "POST", "/v1/devices/cam/commands", try place.signer.sign(claims),
+            #"{"path":"Action.unlock.ctlVal","json":"1","ttlSeconds":60,"until":"COMMAND_STATUS_QUEUED"}"#, status: nil)
+        #expect(answer["status"] as? String == "COMMAND_STATUS_QUEUED", "\(answer)")
+        #expect(NodeView(1, of: place.cluster).status?.state == "up")
+    }
+
     // MARK: - One bearer
 
     /// Makes each request once. Allowed is what is answered, or refused for another reason than who asks.

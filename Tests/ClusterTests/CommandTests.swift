@@ -317,15 +317,6 @@ struct CommandTests {
         }
     }
 
-    /// A session begins again with a new right, which ends a request that is on its way.
-    private static func write(
-        _ value: String, to setting: String, of device: DeviceID, _ session: ClientSession
-    ) async throws {
-        try await eventually { () throws(ApusError) in
-            try await session.writeProperty(of: device, path: "ProWritable.\(setting).setVal", json: value)
-        }
-    }
-
     @Test(
         "What a guest or a revoked client asked for ends with its right, and the device never gets it (IV-A6, IV-B10)"
     )
@@ -355,7 +346,7 @@ struct CommandTests {
             ids.append(queued.id)
         }
         for (session, setting, value) in [(guest, "level", "7"), (stolen, "light", "5")] {
-            try await Self.write(value, to: setting, of: cam, session)
+            try await session.writeProperty(of: cam, path: "ProWritable.\(setting).setVal", json: value)
         }
         _ = try await stolen.sendCommand(
             .action(path: "Action.add.ctlVal", json: "5"), to: cam, keptFor: .seconds(600), until: .queued)

@@ -7,6 +7,7 @@ cd "$(dirname "$0")/../.."
 for product in apusPackageTests apus apus-bench apus-doors apus-registers; do
     swift build -c release --disable-xctest "${build_flags[@]}" --product "$product"
 done
-# A wall clock that is wrong, for tests (Tests/Tools/wrong_clock.c).
-clang -shared -fPIC -O2 -Wall -Wextra -o "$(swift build -c release "${build_flags[@]}" --show-bin-path)/libapus-wrong-clock.so" \
+# A wall clock that is wrong, for tests (Tests/Tools/wrong_clock.c). The Swift toolchain has a C compiler.
+clang=$(command -v clang || echo "$(dirname "$(readlink -f "$(command -v swift)")")/clang")
+"$clang" -shared -fPIC -O2 -Wall -Wextra -o "$(swift build -c release "${build_flags[@]}" --show-bin-path)/libapus-wrong-clock.so" \
     Tests/Tools/wrong_clock.c

@@ -78,7 +78,7 @@ final class NodeParts: Sendable {
         (memory, store) = (Self.memory(configuration, log: log), ownership)
         cluster = try await ClusterService.open(
             configuration.clusterService(keys: keys), store: ownership,
-            hooks: Self.hooks(late, conditions, configuration, fenced: fenced), logger: log)
+            hooks: Self.hooks(late, conditions, configuration, log: log, fenced: fenced), logger: log)
         records = WatchedRecordStore(
             try await NodeRecords.open(configuration, carrying: carried, for: cluster.identity),
             of: configuration.node, conditions)
@@ -176,13 +176,20 @@ final class NodeParts: Sendable {
     }
 
     private static func hooks(
-        _ late: LateHooks, _ conditions: NodeConditions, _ configuration: NodeConfiguration,
+        _ late: LateHooks, _ conditions: NodeConditions, _ configuration: NodeConfiguration, log: Logger,
         fenced: @escaping @Sendable () -> Void
     ) -> ClusterHooks {
         var hooks = late.hooks
         let record = ProcessRecord(directory: configuration.dataDirectory)
-        // Without the record, the next process waits until the others declare this one dead.
-        hooks.joining = { number in try? record.add(number) }
+        hooks.joining = { number in
+            do {
+                try record.add(number)
+            } catch {
+                log.warning(
+                    "This process cannot be recorded, so the next one may wait until the others declare it dead",
+                    metadata: Logger.facts(of: error))
+            }
+        }
         (hooks.fenced, hooks.condition) = (fenced, conditions.set)
         hooks.storeChanged = { conditions.show($0) }
         return hooks

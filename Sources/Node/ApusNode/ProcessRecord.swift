@@ -10,7 +10,8 @@ import Foundation
 /// another machine, or after another boot, a copy of it proves nothing. On the same machine the kernel is asked about
 /// the recorded process, whoever reads the record.
 ///
-/// Only the process that has locked the directory uses it.
+/// The process that has locked the directory uses it. Where the file system has no locks, two processes may lose each
+/// other's entry, and the next one waits.
 package struct ProcessRecord: Sendable {
     /// The most joins that are kept. Those before the last one may have been the last that the map has.
     static let countMax = 8

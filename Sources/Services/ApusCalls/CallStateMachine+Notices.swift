@@ -131,8 +131,8 @@ extension CallStateMachine {
             state.claims[index].sends = 0
             return
         }
-        // A party that has refused a renewal may have accepted another one in between.
-        if state.claims[index].status == .claimed {
+        // A party that has refused a claim may have accepted another one that was sent before or after it.
+        if state.claims[index].status == .claimed || state.claims[index].sends > 1 {
             release(index, at: now, &actions)
         } else {
             state.claims[index].status = .refused

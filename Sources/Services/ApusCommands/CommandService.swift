@@ -179,7 +179,8 @@ package final class CommandService: Service, DeviceReader, Sendable {
         }
     }
 
-    /// Notes that the device of a connection sleeps and takes no commands, or is awake. Returns true if it slept before.
+    /// Notes that the device of a connection sleeps and takes no commands, or is awake. Returns true if it slept
+    /// before.
     @discardableResult
     private func pause(_ connection: any ClientConnection, _ isAsleep: Bool) -> Bool {
         let id = ObjectIdentifier(connection)

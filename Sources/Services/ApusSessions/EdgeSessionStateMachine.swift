@@ -145,6 +145,8 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         var toldVersion: UInt64 = 0
         var subscriptions: [DeviceID: Subscription] = [:]
         var used: UsedDevices
+        /// The session's requests in progress that change who may use a device.
+        var relationCount = 0
         /// Devices whose owners must be asked, in this order.
         var queue = Deque<DeviceID>()
         var work = Work.none
@@ -205,6 +207,8 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
     private var epochs = [Epoch](repeating: 0, count: ShardID.count)
     /// The newest epochs in messages of owners. Such messages may be out of date.
     private var words = OwnerWords()
+    /// When sessions end that have lost a right, and have such a request in progress.
+    private var ends: [String: MonotonicTime] = [:]
     private var lastSerial: UInt64 = 0
     private var lastNumber: UInt64 = 0
 
@@ -353,22 +357,56 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         entries.values[index].used.insert(device)
     }
 
+    /// The time in which a request that costs its own session a right is answered before the session ends.
+    package static var relationTime: Duration { .seconds(1) }
+
+    /// Notes that a session has one more request in progress that changes who may use a device, or one less.
+    package mutating func relates(_ session: String, _ isBegin: Bool) {
+        guard let index = entries.index(forKey: session) else { return }
+        let count = entries.values[index].relationCount
+        entries.values[index].relationCount = isBegin ? count + 1 : max(0, count - 1)
+    }
+
+    /// True while sessions wait for the end of ``relationTime``; see ``endsDue(now:)``.
+    package var hasEnds: Bool { !ends.isEmpty }
+
+    /// Ends the sessions whose ``relationTime`` is over.
+    package mutating func endsDue(now: MonotonicTime) -> [Action] {
+        let due = ends.filter { $0.value <= now }.keys.sorted()
+        for session in due { ends[session] = nil }
+        return lostRights(due)
+    }
+
     /// Ends the sessions that have used a device to which their account lost a right, and those of the device with
     /// tokens of the account. Their clients connect again, and what they use is checked again (IV-B10). Visits all
     /// sessions.
-    package mutating func withdrawn(_ lost: [DeviceWithdrawal]) -> (count: Int, actions: [Action]) {
+    ///
+    /// A session that transfers, unbinds or leaves a device loses a right by its own request. Its client would not
+    /// receive the answer. So a session with such a request in progress ends after ``relationTime``, whatever becomes
+    /// of the request.
+    package mutating func withdrawn(
+        _ lost: [DeviceWithdrawal], now: MonotonicTime
+    ) -> (count: Int, actions: [Action]) {
         guard !lost.isEmpty else { return (0, []) }
         let devices = Dictionary(grouping: lost, by: \.account).mapValues { Set($0.map(\.device)) }
         let concerned = entries.values.filter { entry in
             guard !entry.links.isEmpty, let devices = devices[entry.session.account] else { return false }
             return entry.session.device.map { devices.contains($0) } ?? entry.used.isInCommon(with: devices)
-        }.sorted { $0.serial < $1.serial }.map(\.session.id)
+        }.sorted { $0.serial < $1.serial }
+        for entry in concerned where entry.relationCount > 0 && ends[entry.session.id] == nil {
+            ends[entry.session.id] = now + Self.relationTime
+        }
+        let ended = concerned.map(\.session.id).filter { ends[$0] == nil }
+        return (concerned.count, lostRights(ended))
+    }
+
+    private mutating func lostRights(_ sessions: [String]) -> [Action] {
         var actions: [Action] = []
-        for id in concerned {
+        for id in sessions {
             guard let index = entries.index(forKey: id) else { continue }
             actions += end(at: index, ApusError(.linkLost, "the rights to a device were changed"))
         }
-        return (concerned.count, actions)
+        return actions
     }
 
     // MARK: - Requests of clients

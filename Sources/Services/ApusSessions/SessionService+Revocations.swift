@@ -12,7 +12,8 @@ extension SessionService {
             changed: { await self.endRevoked() })
     }
 
-    /// Ends revoked sessions and allocations of this node. Returns false if the relay could not be notified.
+    /// Ends revoked sessions and allocations of this node. Returns false if the relay could not be notified, or if
+    /// sessions end later.
     private func endRevoked() async -> Bool {
         let list = revocations.list
         let (revoked, actions) = state.withLock { $0.edge.revoked(by: list) }
@@ -27,15 +28,21 @@ extension SessionService {
         }
         perform(actions)
         let lost = revocations.takeLost()
-        let (count, ends) = state.withLock { $0.edge.withdrawn(lost) }
+        let now = MonotonicTime.now()
+        let (count, ends, hasEnds) = state.withLock { state in
+            let due = state.edge.endsDue(now: now)
+            let (count, ends) = state.edge.withdrawn(lost, now: now)
+            return (count, due + ends, state.edge.hasEnds)
+        }
         if count > 0 {
             log.info("Sessions were ended to check their rights again", metadata: [LogKey.count: "\(count)"])
         }
         perform(ends)
-        guard let relayIssuer else { return true }
-        return relayIssuer.endRevoked { user, expires in
+        guard let relayIssuer else { return !hasEnds }
+        let isTold = relayIssuer.endRevoked { user, expires in
             guard let user = RelayUser(user, expires: expires)?.authority else { return false }
             return list.revokes(user.token, account: user.account, identities: user.identities)
         }
+        return isTold && !hasEnds
     }
 }

@@ -296,7 +296,7 @@ package final class SessionService: Service, Sendable {
     }
 
     /// Changes which accounts may use a device (IV-B8, IV-B10), or whether it can be used (IV-C16). Durable on return;
-    /// every node acts on it within a second.
+    /// every node acts on it within a second, and with the session that has asked for it within a further one.
     ///
     /// - Throws: 12004 if the token is for certain devices only: temporary access does not include who may use a device
     ///   (IV-A3); otherwise as ``SessionRecords/relate(_:epoch:_:by:now:keepSeconds:)``.
@@ -312,6 +312,8 @@ package final class SessionService: Service, Sendable {
             case .customer: .customer(CustomerID(unchecked: session.account.rawValue))
             case .app, .device: .account(session.account)
             }
+        state.withLock { $0.edge.relates(session.id, true) }
+        defer { state.withLock { $0.edge.relates(session.id, false) } }
         let observer = observer.withLock(\.self)
         let before = await observer?.record(of: device)
         _ = try await ask(.device, device.rawValue, change.message(by: client))

@@ -175,15 +175,13 @@ struct EdgeLinkTests {
     func withdrawn() {
         var bench = Bench()
         for (link, id) in ["b", "a", "c"].enumerated() { bench.open(id, link) }
-        func lost(_ account: String) -> [DeviceWithdrawal] {
-            [DeviceWithdrawal(device: Bench.camera, account: AccountID(unchecked: account), expires: .max)]
-        }
-        #expect(bench.machine.withdrawn(lost("other")).count == 0)
-        #expect(bench.machine.withdrawn([]).count == 0)
-        #expect(bench.machine.withdrawn(lost("acme")).count == 0, "others end sessions that never used their device")
+        #expect(bench.machine.withdrawn(Self.lost("other"), now: bench.now).count == 0)
+        #expect(bench.machine.withdrawn([], now: bench.now).count == 0)
+        let others = bench.machine.withdrawn(Self.lost("acme"), now: bench.now).count
+        #expect(others == 0, "others end sessions that never used their device")
         for id in ["a", "b"] { bench.machine.uses(id, Bench.camera) }
         for id in ["c", "nobody"] { bench.machine.uses(id, Bench.other) }
-        let (count, actions) = bench.machine.withdrawn(lost("acme"))
+        let (count, actions) = bench.machine.withdrawn(Self.lost("acme"), now: bench.now)
         #expect(count == 2)
         #expect(
             bench.said(actions) == [
@@ -193,6 +191,56 @@ struct EdgeLinkTests {
         // The client is there again, and has not asked for the device.
         bench.settle()
         bench.open("a", 3)
-        #expect(bench.machine.withdrawn(lost("acme")).count == 0 && bench.machine.held("a")?.links == [3])
+        #expect(bench.machine.withdrawn(Self.lost("acme"), now: bench.now).count == 0)
+        #expect(bench.machine.held("a")?.links == [3])
+    }
+
+    private static func lost(_ account: String) -> [DeviceWithdrawal] {
+        [DeviceWithdrawal(device: Bench.camera, account: AccountID(unchecked: account), expires: .max)]
+    }
+
+    @Test("A session that gives a device away has the answer before it ends, which is after a second at most (IV-B10)")
+    func ownRequest() {
+        var bench = Bench()
+        for (link, id) in ["a", "b", "c"].enumerated() {
+            bench.open(id, link)
+            bench.machine.uses(id, Bench.camera)
+        }
+        // b has asked for it; c has, and was answered.
+        for (id, isBegin) in [("b", true), ("c", true), ("c", false), ("c", false), ("nobody", true)] {
+            bench.machine.relates(id, isBegin)
+        }
+        #expect(!bench.machine.hasEnds)
+        let (count, actions) = bench.machine.withdrawn(Self.lost("acme"), now: bench.now)
+        #expect(count == 3)
+        #expect(
+            bench.said(actions) == [
+                .end([0], .linkLost), .ask(.unregister, "a"), .end([2], .linkLost), .ask(.unregister, "c"),
+            ])
+        #expect(bench.machine.hasEnds && bench.machine.held("b")?.links == [1])
+        // Neither more such requests nor more losses give it more time, and its answer does not end it before.
+        bench.now = bench.now + .milliseconds(999)
+        bench.machine.relates("b", true)
+        #expect(bench.said(bench.machine.withdrawn(Self.lost("acme"), now: bench.now).actions) == [])
+        bench.machine.relates("b", false)
+        #expect(bench.said(bench.machine.endsDue(now: bench.now)) == [])
+        bench.now = bench.now + .milliseconds(1)
+        #expect(bench.said(bench.machine.endsDue(now: bench.now)) == [.end([1], .linkLost), .ask(.unregister, "b")])
+        #expect(!bench.machine.hasEnds && bench.machine.held("b")?.links == [])
+    }
+
+    @Test("A token that is revoked ends its session at once, whatever it has asked for (IV-A6)")
+    func revokedMeanwhile() {
+        var bench = Bench()
+        bench.open("a", 0)
+        bench.machine.uses("a", Bench.camera)
+        bench.machine.relates("a", true)
+        #expect(bench.said(bench.machine.withdrawn(Self.lost("acme"), now: bench.now).actions) == [])
+        let list = RevocationList([RevocationRecord(.token(TokenMark.tag(of: "a")), expires: .max)])
+        let ended = bench.said(bench.machine.revoked(by: list).actions)
+        #expect(ended == [.end([0], .tokenInvalid), .ask(.unregister, "a")])
+        bench.settle()
+        bench.now = bench.now + .seconds(2)
+        #expect(bench.said(bench.machine.endsDue(now: bench.now)) == [] && !bench.machine.hasEnds)
     }
 }

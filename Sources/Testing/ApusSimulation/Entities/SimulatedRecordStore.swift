@@ -21,7 +21,8 @@ final class SimulatedRecordStore {
     /// By name, the time until which a node does not reach it.
     var cutUntil: [MonotonicTime]
     private(set) var uncertainCount = 0
-    /// After the end of the faults: the time at which every slow request has been answered.
+    /// After the end of the faults: the time at which every request that was slow, or waited for a stopped store, has
+    /// been answered.
     private(set) var restsAt = MonotonicTime.zero
 
     init(simulation: ClusterSimulation, failureRate: Double) {
@@ -30,8 +31,8 @@ final class SimulatedRecordStore {
     }
 
     func heal() {
-        // A slow request may be in progress.
-        restsAt = min(slowUntil, simulation.now) + .milliseconds(Self.slowLatency.upperBound)
+        // A slow request may be in progress, or one that waits for the end of a stop.
+        restsAt = max(min(slowUntil, simulation.now), stoppedUntil) + .milliseconds(Self.slowLatency.upperBound)
         (slowUntil, downUntil, stoppedUntil) = (.zero, .zero, .zero)
         for name in cutUntil.indices { cutUntil[name] = .zero }
     }
