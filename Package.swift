@@ -385,7 +385,9 @@ let package = Package(
                 tracing, nioCore, nioPosix, protobuf, log,
             ]),
         test("ApusCommandsTests", ["ApusCore", "ApusCommands", protobuf]),
-        test("ApusCallsTests", ["ApusCore", "ApusStorage", "ApusCluster", "ApusCalls", "ApusTestKit", protobuf], for: .speed),
+        test(
+            "ApusCallsTests", ["ApusCore", "ApusStorage", "ApusCluster", "ApusCalls", "ApusTestKit", protobuf],
+            for: .speed),
         test(
             "ApusFirmwareTests",
             [
@@ -434,6 +436,8 @@ let package = Package(
                 "ApusNode", "ApusEvents", "ApusTestKit", crypto, log, protobuf,
             ]),
         test("ApusLocalTests", ["ApusCore", "ApusLocal", "ApusTransport"]),
+        // One build of the tests thereby compiles the programs beside the rest (scripts/lib/build-tests.sh).
+        test("ApusCommandTests", ["ApusBench", "ApusCommand", arguments]),
         test(
             "ClusterTests",
             [
@@ -490,7 +494,8 @@ let package = Package(
         test(
             "ApusClientTests",
             [
-                "ApusCore", "ApusContract", "ApusMedia", "ApusSessions", "ApusClient", "ApusDevice", "ApusTestKit", nioCore,
+                "ApusCore", "ApusContract", "ApusMedia", "ApusSessions", "ApusClient", "ApusDevice", "ApusTestKit",
+                nioCore,
                 crypto, protobuf, log,
             ]),
         test(

@@ -34,7 +34,9 @@ struct CallSimulationTests {
 
     @Test("Each deliberate error of calls is caught", arguments: CallServiceMutant.allCases.filter { $0 != .none })
     func mutantIsCaught(mutant: CallServiceMutant) {
-        let caught = (mutant.firstSeed..<mutant.firstSeed + Self.mutantSeedCountMax).first { seed in
+        let caught = MutantSearch.firstSeed(
+            "\(mutant)", from: MutantSearch.calls, countMax: Self.mutantSeedCountMax
+        ) { seed in
             CallSimulation.run(seed: seed, mutant: mutant).isFailed
         }
         #expect(caught != nil, "no seed of \(Self.mutantSeedCountMax) notices a node that \(mutant.rawValue)")

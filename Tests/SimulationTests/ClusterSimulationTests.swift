@@ -127,11 +127,11 @@ struct ClusterSimulationTests {
 
     @Test("Each deliberate error is caught", arguments: SimulationMutant.allCases.filter { $0 != .none })
     func mutantIsCaught(mutant: SimulationMutant) {
-        let first = Self.chosenSeed ?? mutant.firstSeed
-        let caught = (first..<first + Self.mutantSeedCountMax).first { seed in
+        let caught = MutantSearch.firstSeed(
+            "\(mutant)", from: MutantSearch.cluster, countMax: Self.mutantSeedCountMax
+        ) { seed in
             ClusterSimulation.run(seed: seed, mutant: mutant, profile: mutant.profile).isFailed
         }
-        print("\(mutant): \(caught.map { "seed \($0)" } ?? "not caught")")
         #expect(caught != nil, "no seed of \(Self.mutantSeedCountMax) notices a node that \(mutant.rawValue)")
     }
 

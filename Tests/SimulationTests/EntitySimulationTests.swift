@@ -44,7 +44,9 @@ struct EntitySimulationTests {
 
     @Test("Each deliberate error is caught", arguments: EntityMutant.allCases.filter { $0 != .none })
     func mutantIsCaught(mutant: EntityMutant) {
-        let caught = (0..<Self.mutantSeedCountMax).first { seed in
+        let caught = MutantSearch.firstSeed(
+            "\(mutant)", from: MutantSearch.entities, countMax: Self.mutantSeedCountMax
+        ) { seed in
             EntitySimulation.run(seed: seed, mutant: mutant, profile: mutant.profile).isFailed
         }
         #expect(caught != nil, "no seed of \(Self.mutantSeedCountMax) notices a node that \(mutant.rawValue)")

@@ -105,7 +105,7 @@ class Plan:
         ]
         self.alone = values["alone"]
         self.idle = values["idle"]
-        self.heavy = values["heavy"]
+        self.heavy, self.light = values["heavy"], values["light"]
         self.slow = values["quick_skips"]
         self.unsteady = set(values.get("unsteady", []))
 
@@ -127,7 +127,7 @@ class Plan:
         for (kind, name), members in groups.items():
             own = set(members)
             suites = sorted({suite_of(test) for test in members})
-            weight = 2.0 if any(re.match(rule, name + "/") for rule in self.heavy) else 1.0
+            weight = self.weight(name)
             whole = [s for s in suites if all(t in own for t in tests if suite_of(t) == s)]
             filters = [f"^{re.escape(s)}(/|\\()" for s in whole]
             parts = [t for t in members if suite_of(t) not in whole]
@@ -135,6 +135,12 @@ class Plan:
             jobs.append(Job(name, filters, [], kind, weight))
         place = {name: number for number, name in enumerate(self.first)}
         return sorted(jobs, key=lambda job: place.get(job.name, len(place)))
+
+    def weight(self, name: str) -> float:
+        """The share of the places that a job takes."""
+        if any(re.match(rule, name + "/") for rule in self.heavy):
+            return 2.0
+        return 0.5 if any(re.match(rule, name + "/") for rule in self.light) else 1.0
 
     def long_jobs(self) -> list[Job]:
         return [Job(f"long: {row.name}", row.filters, [], "long", 1.0, long=row) for row in self.long]
@@ -606,10 +612,11 @@ def main() -> None:
     failed = states["failed"] + states["running"] - recovered
     print(f"{states['passed'] + recovered} passed, {failed + (1 if broken and not failed else 0)} failed, "
           f"{states['skipped']} skipped")
-    if broken:
+    if broken or unsteady:
         print(f"The logs of all jobs are in {folder}.")
-        sys.exit(1)
-    shutil.rmtree(folder, ignore_errors=True)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    sys.exit(1 if broken else 0)
 
 
 if __name__ == "__main__":

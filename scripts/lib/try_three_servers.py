@@ -194,8 +194,19 @@ class Trial:
         for name in ADDRESSES:
             self.check(f"{name} has no conditions", self.conditions(name) == [])
 
+    def restart_ended(self):
+        """What the unit's `Restart=always` does, for example where etcd did not answer in time."""
+        for name in ADDRESSES:
+            process = self.nodes[name].processes.get("apus")
+            if process and process.poll() is not None:
+                last = (self.nodes[name].log("apus").splitlines() or ["nothing"])[-1]
+                say(f"    {name} has ended with {process.returncode}, and starts again: {last}")
+                time.sleep(1)
+                self.start_node(name)
+
     def await_nodes(self):
         def is_up():
+            self.restart_ended()
             nodes = self.verb("a", "status")["nodes"]
             owned = self.owned(*ADDRESSES)
             return sorted(n["name"] for n in nodes if n["state"] == "up") == sorted(ADDRESSES) and owned == SHARDS

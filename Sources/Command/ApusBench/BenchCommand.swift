@@ -1,4 +1,4 @@
-import ArgumentParser
+package import ArgumentParser
 
 /// The benchmarks of `docs/benchmarks.md`. `scripts/bench` builds what they need and runs them.
 struct BenchCommand: AsyncParsableCommand {
@@ -20,6 +20,9 @@ struct BenchCommand: AsyncParsableCommand {
 
 /// The entry point of the program `apus-bench`.
 package enum BenchProgram {
+    /// The command above all others.
+    package static var command: any ParsableCommand.Type { BenchCommand.self }
+
     /// Runs the benchmark that the arguments name. If it fails, the process ends with its exit code.
     package static func main() async { await BenchCommand.main() }
 }

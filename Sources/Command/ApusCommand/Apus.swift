@@ -2,7 +2,7 @@ package import ApusNode
 import ApusLocal
 import ApusNodeConfiguration
 import ApusWire
-import ArgumentParser
+package import ArgumentParser
 import Synchronization
 
 /// The program. Each command has its own file.
@@ -49,6 +49,9 @@ private struct ProgramVersion: Encodable {
 /// The entry point of a binary with Apus: all commands, and nodes with the binary's own services.
 package enum ApusProgram {
     private static let added = Mutex<[any NodeService]>([])
+
+    /// The command above all others.
+    package static var command: any ParsableCommand.Type { Apus.self }
 
     /// The services that the nodes of this binary carry in addition to those of Apus.
     static var services: [any NodeService] { added.withLock { $0 } }

@@ -14,6 +14,8 @@ final class EtcdCalls: Sendable {
     private static let attemptTimeoutMin: Duration = .milliseconds(100)
     /// The wait after all endpoints have failed within one call.
     private static let roundPause: Duration = .milliseconds(50)
+    /// How often an opening that is not answered in time is tried, each time for the configured time.
+    private static let openingTimeouts = 10
 
     private struct State: Sendable {
         var current: EtcdConnection?
@@ -41,6 +43,22 @@ final class EtcdCalls: Sendable {
         try await call(isRepeatable: isRepeatable) { (connection, end) async throws(EtcdFailure) -> EtcdTxnResponse in
             try await connection.unary(EtcdMethods.transaction, request, as: EtcdTxnResponse.self, until: end)
         }
+    }
+
+    /// Carries out a transaction with which a store is opened; a second execution changes nothing.
+    ///
+    /// etcd may start at the same time as this node, or the machine may be busy with starting. An opening that is not
+    /// answered in time is therefore repeated, for `openingTimeouts` times the configured time in all.
+    func open(with request: EtcdTxnRequest) async throws(EtcdFailure) -> EtcdTxnResponse {
+        for _ in 1..<Self.openingTimeouts {
+            do throws(EtcdFailure) {
+                return try await transact(request, isRepeatable: true)
+            } catch {
+                guard error.kind == .timeout || error.kind == .noLeader else { throw error }
+                log.notice("etcd does not answer yet", metadata: [LogKey.error: "\(error.message)"])
+            }
+        }
+        return try await transact(request, isRepeatable: true)
     }
 
     /// Sends a request within the configured time.

@@ -36,7 +36,7 @@ package final class EtcdOwnershipStore: OwnershipStore {
     ///   - seen: The identity and revision that this node saw in an earlier run. With it no store is created, and the
     ///     existing store must be the same and not older.
     /// - Throws: 10020 for another store than the one seen, an older one, none although one was seen, or a damaged one;
-    ///   10021 if etcd cannot be reached or refuses; 10006. The message contains the endpoints and what to do.
+    ///   10021 if etcd cannot be reached, refuses, or does not answer within ten times `timeout`; 10006. The message contains the endpoints and what to do.
     package init(
         _ configuration: EtcdConfiguration, cluster: ClusterID, seen: OwnershipMark? = nil, log: Logger
     ) async throws(ApusError) {
@@ -115,7 +115,12 @@ package final class EtcdOwnershipStore: OwnershipStore {
 
     private static func identity(_ calls: EtcdCalls, seen: OwnershipMark?) async throws(ApusError) -> StoreID {
         guard let seen else { return try await create(calls) }
-        let found = try await contents(calls, keysOnly: true)
+        let found: EtcdContents
+        do throws(EtcdFailure) {
+            found = EtcdContents(try await calls.open(with: calls.keys.read(keysOnly: true)), calls.keys)
+        } catch {
+            throw Self.error(error, calls.configuration)
+        }
         guard let identity = found.identity else {
             throw ApusError(
                 .stateForeign,
@@ -141,7 +146,7 @@ package final class EtcdOwnershipStore: OwnershipStore {
         let answer: EtcdTxnResponse
         do throws(EtcdFailure) {
             // A second attempt finds what the first one created.
-            answer = try await calls.transact(calls.keys.create(.random()), isRepeatable: true)
+            answer = try await calls.open(with: calls.keys.create(.random()))
         } catch {
             throw Self.error(error, calls.configuration)
         }

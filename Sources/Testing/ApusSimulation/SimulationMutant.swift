@@ -76,9 +76,6 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
     /// The restore uses the map of any node.
     case restoresAnyMap = "restores a map that is not the newest"
 
-    /// The first seed that is tried. Earlier ones do not show the error.
-    package var firstSeed: UInt64 { self == .votesUnacknowledged ? 1770 : 0 }
-
     /// The profile of runs in which the error has an effect.
     package var profile: SimulationProfile {
         switch self {

@@ -117,7 +117,11 @@ struct EtcdFaultTests {
         } else {
             try await eventually("the two others answer") { await code { _ = try await store.read() } == nil }
         }
+        // A node that starts meanwhile waits for longer than one that runs.
+        let opening = Task { try await openStore(configuration) }
+        try await Task.sleep(for: configuration.timeout * 2)
         for index in stopped { try server.signal(SIGCONT, index) }
+        try await opening.value.close()
         try await eventually("etcd answers again") { await code { _ = try await store.read() } == nil }
         // What failed may have been made.
         let value = try #require(try await store.read())

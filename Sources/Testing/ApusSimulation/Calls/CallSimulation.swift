@@ -80,15 +80,6 @@ package enum CallServiceMutant: String, Sendable, CaseIterable {
     case promotesEmpty = "opens a shard without the copy that it has"
     case dropsRemindersAtPromotion = "drops reminders at a promotion"
 
-    /// The first seed to search for a run that notices the error: few do, and no earlier one did when it was written.
-    package var firstSeed: UInt64 {
-        switch self {
-        case .forgetsRestoring: 90
-        case .renewsWithoutClients: 260
-        default: 0
-        }
-    }
-
     /// The error below the service.
     var ofEntities: EntityMutant {
         switch self {
