@@ -125,6 +125,9 @@ let package = Package(
         .target(
             name: "CApusTLS", path: "Sources/Native/CApusTLS",
             linkerSettings: [.linkedLibrary("ssl"), .linkedLibrary("crypto")]),
+        .target(
+            name: "CApusCrypto", path: "Sources/Native/CApusCrypto", linkerSettings: [.linkedLibrary("crypto")]),
+        layer("Native", "ApusCrypto", ["ApusCore", "CApusCrypto"]),
         layer("Native", "ApusTLS", ["ApusCore", "CApusTLS", nioCore, nioTLS, crypto]),
         .systemLibrary(
             name: "CApusPQ", path: "Sources/Native/CApusPQ", pkgConfig: "libpq", providers: [.apt(["libpq-dev"])]),
@@ -373,6 +376,7 @@ let package = Package(
             "ApusRelayTests",
             ["ApusCore", "ApusThreads", "ApusTraversal", "ApusRelay", "ApusHTTP", "ApusTestKit", "CApusTLS", log]),
         test("ApusCoreTests", ["ApusCore", log]),
+        test("ApusCryptoTests", ["ApusCore", "ApusCrypto", "CApusCrypto"]),
         test(
             "ApusTLSTests",
             ["ApusCore", "ApusTLS", "ApusTransport", "ApusTestKit", nioCore, nioEmbedded, nioPosix, nioTLS]),
