@@ -33,9 +33,6 @@ let nioFoundationCompat: Target.Dependency = .product(name: "NIOFoundationCompat
 let nioTLS: Target.Dependency = .product(name: "NIOTLS", package: "swift-nio")
 let protobuf: Target.Dependency = .product(name: "SwiftProtobuf", package: "swift-protobuf")
 let tracing: Target.Dependency = .product(name: "Tracing", package: "swift-distributed-tracing")
-let crypto: Target.Dependency = .product(name: "Crypto", package: "swift-crypto")
-let x509: Target.Dependency = .product(name: "X509", package: "swift-certificates")
-let swiftASN1: Target.Dependency = .product(name: "SwiftASN1", package: "swift-asn1")
 let grdb: Target.Dependency = .product(name: "GRDB", package: "GRDB.swift")
 let lifecycle: Target.Dependency = .product(name: "ServiceLifecycle", package: "swift-service-lifecycle")
 let unixSignals: Target.Dependency = .product(name: "UnixSignals", package: "swift-service-lifecycle")
@@ -88,10 +85,7 @@ let package = Package(
     // scripts/lib/packages.lock (CONTRIBUTING.md).
     dependencies: [
         .package(url: "https://github.com/apple/swift-argument-parser", from: "1.8.0"),
-        .package(url: "https://github.com/apple/swift-asn1", from: "1.7.0"),
-        .package(url: "https://github.com/apple/swift-certificates", from: "1.21.0"),
         .package(url: "https://github.com/apple/swift-collections", from: "1.6.0"),
-        .package(url: "https://github.com/apple/swift-crypto", from: "4.5.0"),
         .package(url: "https://github.com/apple/swift-distributed-tracing", from: "1.7.0"),
         .package(url: "https://github.com/apple/swift-http-types", from: "1.8.0"),
         .package(url: "https://github.com/apple/swift-log", from: "1.16.0"),
@@ -128,7 +122,7 @@ let package = Package(
         .target(
             name: "CApusCrypto", path: "Sources/Native/CApusCrypto", linkerSettings: [.linkedLibrary("crypto")]),
         layer("Native", "ApusCrypto", ["ApusCore", "CApusCrypto"]),
-        layer("Native", "ApusTLS", ["ApusCore", "CApusTLS", nioCore, nioTLS, crypto]),
+        layer("Native", "ApusTLS", ["ApusCore", "ApusCrypto", "CApusTLS", nioCore, nioTLS]),
         .systemLibrary(
             name: "CApusPQ", path: "Sources/Native/CApusPQ", pkgConfig: "libpq", providers: [.apt(["libpq-dev"])]),
         layer("Native", "ApusPQ", ["ApusCore", "CApusPQ"]),
@@ -142,7 +136,7 @@ let package = Package(
         layer("Protocol", "ApusWire", ["ApusCore", nioCore, protobuf]),
         layer("Protocol", "ApusContract", ["ApusCore", "ApusWire", protobuf]),
         layer("Protocol", "ApusMedia", ["ApusCore", nioCore, dequeModule]),
-        layer("Protocol", "ApusTraversal", ["ApusCore", crypto]),
+        layer("Protocol", "ApusTraversal", ["ApusCore", "ApusCrypto"]),
 
         // Engine: listeners, links between nodes, storage, cluster.
         layer("Engine", "ApusTracing", ["ApusCore", dequeModule, tracing]),
@@ -152,12 +146,12 @@ let package = Package(
         layer(
             "Engine", "ApusTransport",
             [
-                "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusThreads", "ApusTLS", "CApusNet",
-                "CApusThreads", "CApusZstd", nioCore, nioPosix, nioTLS, x509, swiftASN1, crypto, log, coreMetrics,
+                "ApusCore", "ApusCrypto", "ApusTracing", "ApusListener", "ApusWire", "ApusThreads", "ApusTLS",
+                "CApusNet", "CApusThreads", "CApusZstd", nioCore, nioPosix, nioTLS, log, coreMetrics,
             ]),
         layer(
             "Engine", "ApusStorage",
-            ["ApusCore", "ApusListener", "ApusPQ", grdb, protobuf, crypto, dequeModule, log, coreMetrics]),
+            ["ApusCore", "ApusCrypto", "ApusListener", "ApusPQ", grdb, protobuf, dequeModule, log, coreMetrics]),
         layer(
             "Engine", "ApusEtcd",
             [
@@ -178,9 +172,9 @@ let package = Package(
         layer(
             "Services", "ApusSessions",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusTransport", "ApusCluster",
+                "ApusCore", "ApusCrypto", "ApusWire", "ApusContract", "ApusStorage", "ApusTransport", "ApusCluster",
                 protobuf, dequeModule,
-                crypto, lifecycle, log, coreMetrics,
+                lifecycle, log, coreMetrics,
             ]),
         layer(
             "Services", "ApusChannels",
@@ -212,8 +206,8 @@ let package = Package(
         layer(
             "Services", "ApusFirmware",
             [
-                "ApusCore", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions", "ApusClientAPI",
-                "ApusThings", protobuf, crypto, lifecycle, coreMetrics, log,
+                "ApusCore", "ApusCrypto", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions", "ApusClientAPI",
+                "ApusThings", protobuf, lifecycle, coreMetrics, log,
             ]),
         layer(
             "Services", "ApusCommands",
@@ -224,8 +218,8 @@ let package = Package(
         layer(
             "Services", "ApusCalls",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions",
-                "ApusClientAPI", protobuf, crypto, lifecycle, coreMetrics, log,
+                "ApusCore", "ApusCrypto", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions",
+                "ApusClientAPI", protobuf, lifecycle, coreMetrics, log,
             ]),
         layer(
             "Services", "ApusAnswering",
@@ -236,15 +230,15 @@ let package = Package(
         layer(
             "Services", "ApusEvents",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions",
-                "ApusClientAPI", "ApusThings", protobuf, crypto, lifecycle, coreMetrics, log,
+                "ApusCore", "ApusCrypto", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions",
+                "ApusClientAPI", "ApusThings", protobuf, lifecycle, coreMetrics, log,
             ]),
         layer(
             "Services", "ApusRelayService",
             [
-                "ApusCore", "ApusConfiguration", "ApusContract", "ApusListener", "ApusWire", "ApusTransport",
-                "ApusTraversal", "ApusCluster", "ApusRelay", "ApusSessions", nioCore, protobuf, crypto, lifecycle,
-                unixSignals, log,
+                "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusContract", "ApusListener", "ApusWire",
+                "ApusTransport", "ApusTraversal", "ApusCluster", "ApusRelay", "ApusSessions", nioCore, protobuf,
+                lifecycle, unixSignals, log,
             ]),
 
         // Edges: sockets for devices, apps and operators.
@@ -259,16 +253,16 @@ let package = Package(
         layer(
             "Edges", "ApusHTTP",
             [
-                "ApusCore", "ApusTracing", "ApusListener", "ApusContract", "ApusTLS", "ApusTraversal", "ApusTransport",
-                "ApusCluster", "ApusSessions", "ApusClientAPI", hummingbird, hummingbirdCore, httpTypes, nioCore,
-                nioPosix, nioHTTP1, nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf, crypto, lifecycle, log,
-                coreMetrics,
+                "ApusCore", "ApusCrypto", "ApusTracing", "ApusListener", "ApusContract", "ApusTLS", "ApusTraversal",
+                "ApusTransport", "ApusCluster", "ApusSessions", "ApusClientAPI", hummingbird, hummingbirdCore,
+                httpTypes, nioCore, nioPosix, nioHTTP1, nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf,
+                lifecycle, log, coreMetrics,
             ]),
 
         layer(
             "Edges", "ApusWebhooks",
             [
-                "ApusCore", "ApusHTTPClient", orderedCollections, nioPosix, crypto, lifecycle, log, coreMetrics,
+                "ApusCore", "ApusCrypto", "ApusHTTPClient", orderedCollections, nioPosix, lifecycle, log, coreMetrics,
             ]),
 
         // Node: its configuration, and the only place that joins the parts.
@@ -283,8 +277,9 @@ let package = Package(
         layer(
             "Node", "ApusRelayNode",
             [
-                "ApusCore", "ApusConfiguration", "ApusContract", "ApusListener", "ApusTraversal", "ApusRelay",
-                "ApusRelayService", "ApusClientAPI", "ApusHTTP", nioCore, nioPosix, lifecycle, unixSignals, crypto, log,
+                "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusContract", "ApusListener", "ApusTraversal",
+                "ApusRelay", "ApusRelayService", "ApusClientAPI", "ApusHTTP", nioCore, nioPosix, lifecycle, unixSignals,
+                log,
             ]),
         layer(
             "Node", "ApusNode",
@@ -302,14 +297,14 @@ let package = Package(
         layer(
             "Clients", "ApusClient",
             [
-                "ApusCore", "ApusThreads", "ApusTLS", "ApusWire", "ApusContract", "ApusMedia", "CApusMedia", nioCore,
-                nioPosix, nioTLS, protobuf, crypto, dequeModule, log,
+                "ApusCore", "ApusCrypto", "ApusThreads", "ApusTLS", "ApusWire", "ApusContract", "ApusMedia",
+                "CApusMedia", nioCore, nioPosix, nioTLS, protobuf, dequeModule, log,
             ]),
         layer(
             "Clients", "ApusDevice",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusThreads", "ApusTLS", "ApusMedia", "ApusClient",
-                "CApusMedia", nioCore, nioPosix, protobuf, crypto, dequeModule, log,
+                "ApusCore", "ApusCrypto", "ApusWire", "ApusContract", "ApusThreads", "ApusTLS", "ApusMedia",
+                "ApusClient", "CApusMedia", nioCore, nioPosix, protobuf, dequeModule, log,
             ]),
 
         // Command: histories, local clusters and their processes, the verbs, and the binaries that have them.
@@ -317,19 +312,18 @@ let package = Package(
         layer(
             "Command", "ApusLocal",
             [
-                "ApusCore", "ApusConfiguration", "ApusContract", "ApusSessions", "ApusTransport", "ApusTraversal",
-                "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode", "ApusTLS", "CApusNamespaces", "CApusTLS",
-                nioCore, nioPosix, nioHTTP1, nioTLS, nioFoundationCompat, crypto,
+                "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusContract", "ApusSessions", "ApusTransport",
+                "ApusTraversal", "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode", "ApusTLS",
+                "CApusNamespaces", "CApusTLS", nioCore, nioPosix, nioHTTP1, nioTLS, nioFoundationCompat,
             ]),
         layer(
             "Command", "ApusCommand",
             [
-                "ApusCore", "ApusConfiguration", "ApusWire", "ApusContract", "ApusMedia", "ApusStorage", "ApusCluster",
-                "ApusSessions", "ApusThings", "ApusRelayService", "ApusHTTP", "ApusNodeConfiguration", "ApusRelayNode",
-                "ApusNode", "ApusClient", "ApusDevice", "ApusTLS", "ApusTraversal", "ApusLocal", "ApusThreads",
-                "CApusThreads",
-                nioCore,
-                nioPosix, nioHTTP1, nioFoundationCompat, protobuf, crypto, unixSignals, log, coreMetrics, arguments,
+                "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusWire", "ApusContract", "ApusMedia", "ApusStorage",
+                "ApusCluster", "ApusSessions", "ApusThings", "ApusRelayService", "ApusHTTP", "ApusNodeConfiguration",
+                "ApusRelayNode", "ApusNode", "ApusClient", "ApusDevice", "ApusTLS", "ApusTraversal", "ApusLocal",
+                "ApusThreads", "CApusThreads", nioCore, nioPosix, nioHTTP1, nioFoundationCompat, protobuf, unixSignals,
+                log, coreMetrics, arguments,
             ], for: .size),
         .executableTarget(
             name: "apus", dependencies: ["ApusCommand"], path: "Sources/Command/apus", swiftSettings: apusSettings,
@@ -395,7 +389,7 @@ let package = Package(
         test(
             "ApusFirmwareTests",
             [
-                "ApusCore", "ApusContract", "ApusStorage", "ApusFirmware", "ApusDevice", crypto, protobuf,
+                "ApusCore", "ApusCrypto", "ApusContract", "ApusStorage", "ApusFirmware", "ApusDevice", protobuf,
             ]),
         test(
             "ApusAnsweringTests",
@@ -405,7 +399,7 @@ let package = Package(
         test(
             "ApusWebhooksTests",
             [
-                "ApusCore", "ApusTestKit", "ApusWebhooks", lifecycle, log, crypto,
+                "ApusCore", "ApusCrypto", "ApusTestKit", "ApusWebhooks", lifecycle, log,
             ]),
         test("ApusHTTPClientTests", ["ApusCore", "ApusHTTPClient", "ApusTestKit", nioCore, nioPosix]),
         test("ApusEventsTests", ["ApusCore", "ApusContract", "ApusStorage", "ApusEvents", protobuf]),
@@ -422,8 +416,8 @@ let package = Package(
         test(
             "ApusSessionsTests",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusTransport", "ApusCluster", "ApusSessions",
-                "ApusTestKit", nioPosix, crypto, protobuf, log,
+                "ApusCore", "ApusCrypto", "ApusWire", "ApusContract", "ApusStorage", "ApusTransport", "ApusCluster",
+                "ApusSessions", "ApusTestKit", nioPosix, protobuf, log,
             ], exclude: ["Fixtures"]),
         test(
             "ApusGatewayTests",
@@ -434,10 +428,10 @@ let package = Package(
         test(
             "ApusNodeTests",
             [
-                "ApusCore", "ApusConfiguration", "ApusListener", "ApusWire", "ApusTransport", "ApusStorage",
-                "ApusCluster", "ApusGateway",
-                "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode",
-                "ApusNode", "ApusEvents", "ApusTestKit", crypto, log, protobuf,
+                "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusListener", "ApusWire", "ApusTransport",
+                "ApusStorage", "ApusCluster", "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay",
+                "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode", "ApusNode", "ApusEvents", "ApusTestKit",
+                log, protobuf,
             ]),
         test("ApusLocalTests", ["ApusCore", "ApusLocal", "ApusTransport"]),
         // One build of the tests thereby compiles the programs beside the rest (scripts/lib/build-tests.sh).
@@ -445,9 +439,9 @@ let package = Package(
         test(
             "ClusterTests",
             [
-                "ApusCore", "ApusStorage", "ApusSessions", "ApusContract", "ApusMedia", "ApusClient", "ApusDevice",
-                "ApusHistory", "ApusLocal", "ApusTestKit", "ApusTraversal", crypto, log, nioCore, nioFoundationCompat,
-                nioHTTP1, nioPosix, protobuf,
+                "ApusCore", "ApusCrypto", "ApusStorage", "ApusSessions", "ApusContract", "ApusMedia", "ApusClient",
+                "ApusDevice", "ApusHistory", "ApusLocal", "ApusTestKit", "ApusTraversal", log, nioCore,
+                nioFoundationCompat, nioHTTP1, nioPosix, protobuf,
             ]),
         test("RelayClientTests", ["ApusTestKit", nioCore, nioPosix], exclude: ["Clients"]),
         test(
@@ -469,12 +463,10 @@ let package = Package(
         test(
             "FuzzTests",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTraversal", "ApusRelay", "ApusSessions",
-                "ApusTransport", "ApusTLS", "ApusCluster", "ApusChannels", "ApusClientAPI", "ApusGateway", "ApusHTTP",
-                "ApusConfiguration",
-                "CApusTLS", "CApusTestTLS", hummingbird, hummingbirdCore, httpTypes, nioCore, nioEmbedded, nioHTTP1,
-                protobuf,
-                crypto, log,
+                "ApusCore", "ApusCrypto", "ApusWire", "ApusContract", "ApusMedia", "ApusTraversal", "ApusRelay",
+                "ApusSessions", "ApusTransport", "ApusTLS", "ApusCluster", "ApusChannels", "ApusClientAPI",
+                "ApusGateway", "ApusHTTP", "ApusConfiguration", "CApusCrypto", "CApusTLS", "CApusTestTLS", hummingbird,
+                hummingbirdCore, httpTypes, nioCore, nioEmbedded, nioHTTP1, protobuf, log,
             ],
             in: "Fuzz", exclude: ["Entry.swift", "Corpus", "Crashes"]),
         test(
@@ -498,14 +490,14 @@ let package = Package(
         test(
             "ApusClientTests",
             [
-                "ApusCore", "ApusContract", "ApusMedia", "ApusSessions", "ApusClient", "ApusDevice", "ApusTestKit",
-                nioCore,
-                crypto, protobuf, log,
+                "ApusCore", "ApusCrypto", "ApusContract", "ApusMedia", "ApusSessions", "ApusClient", "ApusDevice",
+                "ApusTestKit", nioCore, protobuf, log,
             ]),
         test(
             "ApusDeviceTests",
             [
-                "ApusCore", "ApusThreads", "ApusMedia", "ApusClient", "ApusDevice", "ApusTestKit", nioCore, log, crypto,
+                "ApusCore", "ApusCrypto", "ApusThreads", "ApusMedia", "ApusClient", "ApusDevice", "ApusTestKit",
+                nioCore, log,
             ]),
     ]
 )

@@ -1,8 +1,8 @@
 import ApusClient
 import ApusCore
+import ApusCrypto
 import ApusMedia
 import ApusTestKit
-import Crypto
 import Foundation
 import NIOCore
 import Testing

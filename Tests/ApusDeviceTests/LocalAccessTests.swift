@@ -1,7 +1,7 @@
 import ApusClient
 import ApusCore
+import ApusCrypto
 import ApusDevice
-import Crypto
 import Foundation
 import Testing
 
@@ -32,6 +32,24 @@ struct LocalGrantsTests {
         #expect(try LocalKey.key(app, with: key, identity: identity, of: DeviceID(unchecked: "door")) != own)
         // A pre-shared key's identity has at most 128 bytes.
         #expect(identity.utf8.count <= 128)
+    }
+
+    @Test("A device grants the identity and the keys that it granted in earlier releases (D3)")
+    func earlier() throws {
+        let app = try Curve25519.KeyAgreement.PrivateKey(rawRepresentation: [UInt8](50..<82))
+        let granted = try grants().grant(to: app.publicKey.rawRepresentation, owner: "somebody", expires: 1000)
+        let identity =
+            """
+            AQAAAAAAAAPocp19Y4zvG0dsmtHV0nXckeBbGuMiAkg4CV/979hlRo3bd7FLLdJ1F16gq0KU+m162ZeSBp+3AVfv0BkvLElRgxhy\
+            hrk7F3wkXGkieY9wVtY=
+            """
+        #expect(granted.identity == identity)
+        #expect(
+            [UInt8](granted.key)
+                == Hexadecimal.bytes("e3cf8e5783a34d310f9bb7c05fd56b4dcecbd52b50d7c0ce772b5b10e09e3963"))
+        #expect(
+            try LocalKey.key(app, with: granted.key, identity: identity, of: Self.lamp)
+                == Hexadecimal.bytes("779424415b7203b174e9fda38e1e75f40188e3a5b79672dfd97451a2d9ccc445"))
     }
 
     @Test("An identity that has expired, was changed, or is of another device or secret has no key")

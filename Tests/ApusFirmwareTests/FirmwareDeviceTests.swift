@@ -1,7 +1,7 @@
 import ApusContract
 import ApusCore
+import ApusCrypto
 import ApusDevice
-import Crypto
 import Foundation
 import SwiftProtobuf
 import Testing

@@ -1,8 +1,8 @@
 import ApusContract
 import ApusCore
+import ApusCrypto
 import ApusFirmware
 import ApusStorage
-import Crypto
 import Foundation
 import SwiftProtobuf
 import Testing

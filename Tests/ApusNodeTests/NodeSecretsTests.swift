@@ -1,8 +1,8 @@
 import ApusCore
+import ApusCrypto
 import ApusNode
 import ApusNodeConfiguration
 import ApusTransport
-import Crypto
 import Foundation
 import Logging
 import Testing

@@ -1,11 +1,11 @@
 import ApusCluster
 import ApusContract
 import ApusCore
+import ApusCrypto
 import ApusSessions
 import ApusStorage
 import ApusTransport
 import ApusWire
-import Crypto
 import Foundation
 import Logging
 import NIOPosix

@@ -1,6 +1,6 @@
 import ApusCore
+import ApusCrypto
 import ApusSessions
-import Crypto
 import Foundation
 import Testing
 
@@ -93,7 +93,7 @@ struct TokenTests {
         let head = Self.base64url(Data(#"{"alg":"HS256","typ":"JWT"}"#.utf8))
         let body = "\(head).\(genuine[1])"
         let code = HMAC<SHA256>.authenticationCode(
-            for: Data(body.utf8), using: SymmetricKey(data: Data(key.publicKey.pemRepresentation.utf8)))
+            for: Data(body.utf8), using: Data(key.publicKey.pemRepresentation.utf8))
         try expect(.tokenInvalid, "\(body).\(Self.base64url(Data(code)))")
     }
 
@@ -273,17 +273,17 @@ struct TicketSealerTests {
 
     /// Any content behind a true seal.
     private func sealed(_ content: [UInt8]) throws -> [UInt8] {
-        let key = HKDF<SHA256>.deriveKey(
-            inputKeyMaterial: SymmetricKey(data: Data(0..<32)), info: Data("apus session tickets".utf8),
+        let key = HKDF.deriveKey(
+            inputKeyMaterial: Data(0..<32), info: Data("apus session tickets".utf8),
             outputByteCount: 32)
-        return Array(try #require(try AES.GCM.seal(content, using: key).combined))
+        return try AES.GCM.seal(content, using: key)
     }
 
     private func content(of ticket: [UInt8]) throws -> [UInt8] {
-        let key = HKDF<SHA256>.deriveKey(
-            inputKeyMaterial: SymmetricKey(data: Data(0..<32)), info: Data("apus session tickets".utf8),
+        let key = HKDF.deriveKey(
+            inputKeyMaterial: Data(0..<32), info: Data("apus session tickets".utf8),
             outputByteCount: 32)
-        return Array(try AES.GCM.open(try AES.GCM.SealedBox(combined: ticket), using: key))
+        return try AES.GCM.open(ticket, using: key)
     }
 
     @Test("A ticket keeps every field of a session", arguments: [Session.Role.device, .app, .admin])

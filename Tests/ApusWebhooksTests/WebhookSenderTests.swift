@@ -1,7 +1,7 @@
 import ApusCore
+import ApusCrypto
 import ApusTestKit
 import ApusWebhooks
-import Crypto
 import Foundation
 import Logging
 import ServiceLifecycle
@@ -48,12 +48,19 @@ struct WebhookSenderTests {
             #expect(request.method == "POST" && request.path == "/hooks?x=1" && request.body == #"{"a":1}"#)
             #expect(request.headers["idempotency-key"] == "call.phone")
             #expect(request.headers["content-type"] == "application/json")
-            let key = SymmetricKey(data: Data("s3cret".utf8))
-            let code = HMAC<SHA256>.authenticationCode(for: Data(#"1700000000.{"a":1}"#.utf8), using: key)
+            let code = HMAC<SHA256>.authenticationCode(
+                for: Data(#"1700000000.{"a":1}"#.utf8), using: Data("s3cret".utf8))
             let hex = code.map { String(format: "%02x", $0) }.joined()
             #expect(request.headers["apus-signature"] == "t=1700000000,v1=\(hex)")
         }
         try await receiver.stop()
+    }
+
+    @Test("A signature is the same as in earlier releases (D3)")
+    func signature() {
+        let value = WebhookSignature.value(
+            of: Array("{}".utf8), secrets: [Array("s3cret".utf8)], wallSeconds: 1_700_000_000)
+        #expect(value == "t=1700000000,v1=97926816e98fbb41ccb1673225ff29a2f35369099990e1b1561651e7bd097ebf")
     }
 
     @Test(

@@ -1,8 +1,8 @@
 import ApusClient
 import ApusContract
 import ApusCore
+import ApusCrypto
 import ApusDevice
-import Crypto
 import Foundation
 import Logging
 import SwiftProtobuf

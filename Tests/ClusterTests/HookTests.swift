@@ -1,8 +1,8 @@
 import ApusClient
 import ApusContract
 import ApusCore
+import ApusCrypto
 import ApusTestKit
-import Crypto
 import Foundation
 import SwiftProtobuf
 import Synchronization
@@ -77,7 +77,7 @@ struct HookTests {
         let parts = (request.headers["apus-signature"] ?? "").split(separator: ",").map(String.init)
         guard let time = parts.first(where: { $0.hasPrefix("t=") })?.dropFirst(2) else { return false }
         let code = HMAC<SHA256>.authenticationCode(
-            for: Data("\(time).\(request.body)".utf8), using: SymmetricKey(data: Data(secret.utf8)))
+            for: Data("\(time).\(request.body)".utf8), using: Data(secret.utf8))
         return parts.contains("v1=" + code.map { String(format: "%02x", $0) }.joined())
     }
 

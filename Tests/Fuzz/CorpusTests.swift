@@ -26,6 +26,7 @@ struct CorpusTests {
         Decoder(name: "messages", fuzz: fuzzMessages),
         Decoder(name: "client", fuzz: fuzzClient),
         Decoder(name: "token", fuzz: fuzzToken),
+        Decoder(name: "certificate", fuzz: fuzzCertificate),
         Decoder(name: "zstd", fuzz: fuzzZstd),
         Decoder(name: "tls", fuzz: fuzzTls),
         Decoder(name: "dtls", fuzz: fuzzDtls),

@@ -32,6 +32,8 @@ public func fuzzerTestOneInput(_ start: UnsafePointer<UInt8>?, _ count: Int) -> 
     fuzzClient(input)
     #elseif FUZZ_TOKEN
     fuzzToken(input)
+    #elseif FUZZ_CERTIFICATE
+    fuzzCertificate(input)
     #elseif FUZZ_ZSTD
     fuzzZstd(input)
     #elseif FUZZ_TLS

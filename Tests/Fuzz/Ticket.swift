@@ -1,6 +1,6 @@
 import ApusCore
+import ApusCrypto
 import ApusSessions
-import Crypto
 import Foundation
 
 private let clusterKey = [UInt8](repeating: 7, count: 32)
@@ -10,9 +10,9 @@ private let sealer = TicketSealer(clusterKey: clusterKey)
 func fuzzTicket(_ input: [UInt8]) {
     precondition((try? sealer.open(input, wallSeconds: 0)) == nil, "a forged ticket is opened")
     // The same bytes behind a true seal, so that the reading of a ticket's content is reached.
-    let key = HKDF<SHA256>.deriveKey(
-        inputKeyMaterial: SymmetricKey(data: clusterKey), info: Data("apus session tickets".utf8), outputByteCount: 32)
-    guard let sealed = try? AES.GCM.seal(input, using: key).combined.map({ [UInt8]($0) }) else { return }
+    let key = HKDF.deriveKey(
+        inputKeyMaterial: clusterKey, info: Data("apus session tickets".utf8), outputByteCount: 32)
+    guard let sealed = try? AES.GCM.seal(input, using: key) else { return }
     guard let session = try? sealer.open(sealed, wallSeconds: 0) else { return }
     var forged = sealed
     forged[input.count % forged.count] ^= 1

@@ -34,6 +34,15 @@ struct ImportLawTests {
             law: "its wrapper is ApusTLS")
     }
 
+    @Test("Law 1: libcrypto is the only library of cryptography (docs/decisions/52)")
+    func cryptography() {
+        expectNoImport(
+            of: ["CApusCrypto"], in: SourceTree.sources, except: ["Native"], law: "its wrapper is ApusCrypto")
+        expectNoImport(
+            of: ["Crypto", "CryptoExtras", "X509", "SwiftASN1"], in: SourceTree.files, except: [],
+            law: "ApusCrypto has it")
+    }
+
     @Test("Law 1: only the storage knows the libraries of SQLite and PostgreSQL")
     func storage() {
         expectNoImport(

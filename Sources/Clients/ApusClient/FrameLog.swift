@@ -1,7 +1,7 @@
 public import ApusCore
+import ApusCrypto
 public import ApusMedia
 import ApusThreads
-import Crypto
 import DequeModule
 import Glibc
 import NIOCore
@@ -142,7 +142,7 @@ public final class FrameLog: Sendable {
         bytes.append(contentsOf: ",\"bytes\":\(frame.payload.readableBytes),\"sha256\":\"".utf8)
         var hash = SHA256()
         // SAFETY: the pointer is used only inside the closure, which the buffer outlives.
-        frame.payload.withUnsafeReadableBytes { hash.update(bufferPointer: $0) }
+        frame.payload.withUnsafeReadableBytes { hash.update(data: $0) }
         Hexadecimal.append(hash.finalize(), to: &bytes)
         bytes.append(contentsOf: "\",\"at_ns\":\(time.nanoseconds)}\n".utf8)
     }

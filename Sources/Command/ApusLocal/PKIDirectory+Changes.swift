@@ -1,6 +1,6 @@
 package import ApusCore
+import ApusCrypto
 import ApusTransport
-import Crypto
 package import Foundation
 
 /// A certificate of the directory, for people.
@@ -168,7 +168,7 @@ extension PKIDirectory {
         switch step {
         case .add:
             // SAFETY: copied in the closure.
-            let key = SymmetricKey(size: .bits256).withUnsafeBytes { Array($0) }
+            let key = SymmetricKey.random().withUnsafeBytes { Array($0) }
             try ClusterPKI.writeFile(key, to: next, mode: 0o600)
             new = bytes + key
         case .use: new = Array(bytes.dropFirst(count) + bytes.prefix(count))

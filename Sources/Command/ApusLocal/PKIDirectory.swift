@@ -1,7 +1,7 @@
 package import ApusCore
+import ApusCrypto
 package import ApusSessions
 import ApusTransport
-import Crypto
 import Foundation
 
 /// A cluster's keys and certificates in one directory with mode 0700; keys have mode 0600.
@@ -58,7 +58,7 @@ package struct PKIDirectory: Sendable {
             made += ["token.pub", "token.key"]
         }
         if !FileManager.default.fileExists(atPath: clusterKey) {
-            let bytes = SymmetricKey(size: .bits256).withUnsafeBytes { Data($0) }  // SAFETY: copied in the closure.
+            let bytes = SymmetricKey.random().withUnsafeBytes { Data($0) }  // SAFETY: copied in the closure.
             guard
                 FileManager.default.createFile(
                     atPath: clusterKey, contents: bytes, attributes: [.posixPermissions: 0o600])

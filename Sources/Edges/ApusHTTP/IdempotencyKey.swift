@@ -1,8 +1,8 @@
 import ApusCluster
 import ApusContract
 import ApusCore
+import ApusCrypto
 import ApusSessions
-import Crypto
 import HTTPTypes
 import NIOCore
 

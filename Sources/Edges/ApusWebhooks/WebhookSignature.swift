@@ -1,5 +1,5 @@
 import ApusCore
-import Crypto
+import ApusCrypto
 import Foundation
 
 /// The signature of a webhook's request: the header `Apus-Signature: t=SECONDS,v1=HEX`, with another `v1` for
@@ -13,10 +13,8 @@ package enum WebhookSignature {
     /// - Parameter wallSeconds: the time of the attempt, in Unix seconds.
     package static func value(of body: [UInt8], secrets: [[UInt8]], wallSeconds: Int64) -> String {
         let codes = secrets.map { secret in
-            var code = HMAC<SHA256>(key: SymmetricKey(data: secret))
-            code.update(data: Data("\(wallSeconds).".utf8))
-            code.update(data: body)
-            return ",v1=\(Hexadecimal.text(code.finalize()))"
+            let code = HMAC<SHA256>.authenticationCode(for: Array("\(wallSeconds).".utf8), then: body, using: secret)
+            return ",v1=\(Hexadecimal.text(code))"
         }
         return "t=\(wallSeconds)" + codes.joined()
     }

@@ -1,7 +1,6 @@
 package import ApusCore
+import ApusCrypto
 package import Foundation
-import SwiftASN1
-import X509
 
 /// What operators and other nodes must know of a certificate.
 package struct CertificateFacts: Sendable, Equatable {
@@ -13,9 +12,9 @@ package struct CertificateFacts: Sendable, Equatable {
     package let notAfter: Date
 
     init(_ certificate: Certificate) {
-        serial = Self.text(certificate.serialNumber)
+        serial = certificate.serial
         node = NodeCertificate.nodeName(of: certificate)
-        (notBefore, notAfter) = (certificate.notValidBefore, certificate.notValidAfter)
+        (notBefore, notAfter) = (certificate.notBefore, certificate.notAfter)
     }
 
     /// The certificates of a PEM text, in its order.
@@ -39,13 +38,6 @@ package struct CertificateFacts: Sendable, Equatable {
 
     private static let beginning = "-----BEGIN CERTIFICATE-----"
 
-    /// The content of a block, whose lines may have any length. Empty if it is not in Base64.
-    private static func der(of block: String) -> [UInt8] {
-        let lines = block.split(whereSeparator: \.isNewline).dropFirst().dropLast()
-        let content = lines.joined().filter { !$0.isWhitespace }
-        return [UInt8](Data(base64Encoded: content) ?? Data())
-    }
-
     static func parsed(_ pem: [UInt8], _ source: String) throws(ApusError) -> [Certificate] {
         let text = String(decoding: pem, as: UTF8.self)
         let blocks = ClusterPKI.pemBlocks(text).filter { $0.hasPrefix(beginning) }
@@ -54,7 +46,7 @@ package struct CertificateFacts: Sendable, Equatable {
         }
         let certificates: [Certificate]
         do {
-            certificates = try blocks.map { try Certificate(derEncoded: der(of: $0)) }
+            certificates = try blocks.map { try Certificate(derRepresentation: ClusterPKI.der(of: $0)) }
         } catch {
             throw ApusError(.configurationInvalid, "the certificate in \(source) cannot be read: \(error)")
         }
@@ -75,11 +67,6 @@ package struct CertificateFacts: Sendable, Equatable {
         guard now.addingTimeInterval(300) >= notBefore else {
             throw ApusError(.configurationInvalid, "the certificate in \(source) is not valid before \(notBefore)")
         }
-    }
-
-    static func text(_ serial: Certificate.SerialNumber) -> String {
-        let digits = serial.bytes.map { ($0 < 16 ? "0" : "") + String($0, radix: 16) }.joined().drop { $0 == "0" }
-        return digits.isEmpty ? "0" : String(digits)
     }
 }
 
@@ -143,6 +130,6 @@ package struct RevokedCertificates: Sendable, Equatable {
     package func contains(serial: String) -> Bool { serials.contains(serial) }
 
     func contains(_ certificate: Certificate) -> Bool {
-        !serials.isEmpty && serials.contains(CertificateFacts.text(certificate.serialNumber))
+        !serials.isEmpty && serials.contains(certificate.serial)
     }
 }

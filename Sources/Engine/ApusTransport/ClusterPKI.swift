@@ -1,8 +1,6 @@
 package import ApusCore
-import Crypto
+import ApusCrypto
 package import Foundation
-import SwiftASN1
-import X509
 
 #if canImport(Glibc)
 import Glibc
@@ -37,6 +35,7 @@ package enum ClusterPKI {
     package static let certificateLifetime = Duration.seconds(2 * 365 * 86_400)
     /// Alternative names that every certificate includes, so that a cluster on one machine works unconfigured.
     package static let localHosts = ["localhost", "127.0.0.1", "::1"]
+    private static let organization = "Apus"
 
     /// Creates the cluster's authority.
     ///
@@ -47,24 +46,16 @@ package enum ClusterPKI {
     package static func makeAuthority(cluster: ClusterID, at now: Date = Date()) throws(ApusError) -> Issued {
         try minting {
             let key = P256.Signing.PrivateKey()
-            let serial = Certificate.SerialNumber()
-            let name = try DistinguishedName {
-                OrganizationName("Apus")
-                CommonName("Apus cluster \(cluster) \(CertificateFacts.text(serial).prefix(8))")
-            }
-            let issuerKey = Certificate.PrivateKey(key)
-            let certificate = try Certificate(
-                version: .v3, serialNumber: serial, publicKey: issuerKey.publicKey,
-                notValidBefore: now.addingTimeInterval(-3600), notValidAfter: now.advanced(by: authorityLifetime),
-                issuer: name, subject: name,
-                extensions: try Certificate.Extensions {
-                    Critical(BasicConstraints.isCertificateAuthority(maxPathLength: 0))
-                    Critical(KeyUsage(keyCertSign: true, cRLSign: true))
-                    SubjectKeyIdentifier(hash: issuerKey.publicKey)
-                },
-                issuerPrivateKey: issuerKey)
+            let serial = Certificate.Fields.randomSerial()
+            let fields = Certificate.Fields(
+                organization: organization,
+                commonName: "Apus cluster \(cluster) \(Hexadecimal.text(serial.prefix(4)))", serial: serial,
+                notBefore: now.addingTimeInterval(-3600), notAfter: now.advanced(by: authorityLifetime),
+                role: .authority)
+            let certificate = try Certificate.issue(
+                fields, subject: key.publicKey, issuer: nil, issuerKey: Certificate.PrivateKey(key))
             return Issued(
-                certificatePEM: try certificate.serializeAsPEM().pemString, privateKeyPEM: key.pemRepresentation)
+                certificatePEM: certificate.pemRepresentation, privateKeyPEM: key.pemRepresentation)
         }
     }
 
@@ -77,8 +68,8 @@ package enum ClusterPKI {
         lifetime: Duration = certificateLifetime
     ) throws(ApusError) -> Issued {
         try issue(
-            commonName: name.rawValue, hosts: hosts, uris: [NodeCertificate.uri(of: name)],
-            usages: [.serverAuth, .clientAuth], authority: authority, at: now, lifetime: lifetime)
+            commonName: name.rawValue, hosts: hosts, uris: [NodeCertificate.uri(of: name)], isClient: true,
+            authority: authority, at: now, lifetime: lifetime)
     }
 
     /// Issues the certificate of the client listeners. Node links do not accept it.
@@ -88,8 +79,8 @@ package enum ClusterPKI {
         hosts: [String] = [], authority: Issued, at now: Date = Date(), lifetime: Duration = certificateLifetime
     ) throws(ApusError) -> Issued {
         try issue(
-            commonName: "Apus client listener", hosts: hosts, uris: [], usages: [.serverAuth], authority: authority,
-            at: now, lifetime: lifetime)
+            commonName: "Apus client listener", hosts: hosts, uris: [], isClient: false, authority: authority, at: now,
+            lifetime: lifetime)
     }
 
     /// Writes a certificate and its key. Only the owner may read the key's file (mode 0600). Each file is replaced as a
@@ -120,74 +111,72 @@ package enum ClusterPKI {
         return blocks
     }
 
+    /// The content of a PEM block, whose lines may have any length. Empty if it is not in Base64.
+    static func der(of block: String) -> [UInt8] {
+        let lines = block.split(whereSeparator: \.isNewline).dropFirst().dropLast()
+        let content = lines.joined().filter { !$0.isWhitespace }
+        return [UInt8](Data(base64Encoded: content) ?? Data())
+    }
+
     /// The names and addresses in a certificate, in addition to ``localHosts``, so that its successor gets the same.
     ///
     /// - Throws: 10022 if it cannot be read.
     package static func hosts(ofPEM text: String) throws(ApusError) -> [String] {
+        let certificate: Certificate
         do {
-            let certificate = try Certificate(pemEncoded: pemBlocks(text).first ?? "")
-            let names = try certificate.extensions.subjectAlternativeNames ?? SubjectAlternativeNames([])
-            return names.compactMap { Self.host($0) }.filter { !localHosts.contains($0) }
+            certificate = try first(of: text)
         } catch {
             throw ApusError(.configurationInvalid, "a certificate cannot be read: \(error)")
         }
+        guard let names = certificate.alternativeNames else {
+            throw ApusError(.configurationInvalid, "the names in a certificate cannot be read")
+        }
+        return names.compactMap { Self.host($0) }.filter { !localHosts.contains($0) }
     }
 
-    private static func host(_ name: GeneralName) -> String? {
+    /// The first certificate of a text in which the certificates of its issuers may follow.
+    private static func first(of text: String) throws(CryptoError) -> Certificate {
+        try Certificate(derRepresentation: der(of: pemBlocks(text).first ?? ""))
+    }
+
+    private static func host(_ name: Certificate.AlternativeName) -> String? {
         switch name {
-        case .dnsName(let host): return host
-        case .ipAddress(let address):
-            let bytes = Array(address.bytes)
+        case .dns(let host): return host
+        case .address(let bytes):
             var text = [CChar](repeating: 0, count: Int(INET6_ADDRSTRLEN))
             let family = bytes.count == 4 ? AF_INET : AF_INET6
             guard bytes.count == 4 || bytes.count == 16 else { return nil }
             // SAFETY: the address has the length of its family, and the text that of the longest address.
             guard inet_ntop(family, bytes, &text, socklen_t(text.count)) != nil else { return nil }
             return String(decoding: text.prefix { $0 != 0 }.map(UInt8.init(bitPattern:)), as: UTF8.self)
-        default: return nil
+        case .uri: return nil
         }
     }
 
     private static func issue(
-        commonName: String, hosts: [String], uris: [String], usages: [ExtendedKeyUsage.Usage], authority: Issued,
-        at now: Date, lifetime: Duration
+        commonName: String, hosts: [String], uris: [String], isClient: Bool, authority: Issued, at now: Date,
+        lifetime: Duration
     ) throws(ApusError) -> Issued {
         let issuer: Certificate
         let issuerKey: Certificate.PrivateKey
         do {
             // Of a bundle, the first one belongs to the key.
-            issuer = try Certificate(pemEncoded: pemBlocks(authority.certificatePEM).first ?? "")
-            issuerKey = try Certificate.PrivateKey(pemEncoded: authority.privateKeyPEM)
+            issuer = try first(of: authority.certificatePEM)
+            issuerKey = try Certificate.PrivateKey(pemRepresentation: authority.privateKeyPEM)
         } catch {
             throw ApusError(.configurationInvalid, "the cluster's authority cannot be read: \(error)")
         }
         return try minting {
             let key = P256.Signing.PrivateKey()
-            let publicKey = Certificate.PrivateKey(key).publicKey
-            var names: [GeneralName] = []
-            for host in localHosts + hosts.filter({ !localHosts.contains($0) }) { names.append(generalName(host)) }
-            names += uris.map { .uniformResourceIdentifier($0) }
-            let certificate = try Certificate(
-                version: .v3, serialNumber: Certificate.SerialNumber(), publicKey: publicKey,
-                notValidBefore: now.addingTimeInterval(-3600), notValidAfter: now.advanced(by: lifetime),
-                issuer: issuer.subject,
-                subject: try DistinguishedName {
-                    OrganizationName("Apus")
-                    CommonName(commonName)
-                },
-                extensions: try Certificate.Extensions {
-                    Critical(BasicConstraints.notCertificateAuthority)
-                    Critical(KeyUsage(digitalSignature: true))
-                    try ExtendedKeyUsage(usages)
-                    SubjectAlternativeNames(names)
-                    SubjectKeyIdentifier(hash: publicKey)
-                    // RFC 5280, 4.2.1.1.
-                    AuthorityKeyIdentifier(
-                        keyIdentifier: SubjectKeyIdentifier(hash: issuerKey.publicKey).keyIdentifier)
-                },
-                issuerPrivateKey: issuerKey)
+            let names = (localHosts + hosts.filter { !localHosts.contains($0) }).map(alternativeName)
+            let fields = Certificate.Fields(
+                organization: organization, commonName: commonName, notBefore: now.addingTimeInterval(-3600),
+                notAfter: now.advanced(by: lifetime),
+                role: .end(isServer: true, isClient: isClient, names: names + uris.map { .uri($0) }))
+            let certificate = try Certificate.issue(
+                fields, subject: key.publicKey, issuer: issuer, issuerKey: issuerKey)
             return Issued(
-                certificatePEM: try certificate.serializeAsPEM().pemString, privateKeyPEM: key.pemRepresentation)
+                certificatePEM: certificate.pemRepresentation, privateKeyPEM: key.pemRepresentation)
         }
     }
 
@@ -199,18 +188,14 @@ package enum ClusterPKI {
         }
     }
 
-    private static func generalName(_ host: String) -> GeneralName {
+    private static func alternativeName(_ host: String) -> Certificate.AlternativeName {
         var four = in_addr()
         var six = in6_addr()
-        if inet_pton(AF_INET, host, &four) == 1 {
-            // SAFETY: the bytes are the value's own, and are copied within the closure.
-            return .ipAddress(ASN1OctetString(contentBytes: withUnsafeBytes(of: four) { ArraySlice($0) }))
-        }
-        if inet_pton(AF_INET6, host, &six) == 1 {
-            // SAFETY: as above.
-            return .ipAddress(ASN1OctetString(contentBytes: withUnsafeBytes(of: six) { ArraySlice($0) }))
-        }
-        return .dnsName(host)
+        // SAFETY: the bytes are the value's own, and are copied within the closure.
+        if inet_pton(AF_INET, host, &four) == 1 { return .address(withUnsafeBytes(of: four) { [UInt8]($0) }) }
+        // SAFETY: as above.
+        if inet_pton(AF_INET6, host, &six) == 1 { return .address(withUnsafeBytes(of: six) { [UInt8]($0) }) }
+        return .dns(host)
     }
 
     private static func text(of path: String) throws(ApusError) -> String {

@@ -1,5 +1,5 @@
 package import ApusCore
-import Crypto
+import ApusCrypto
 import Foundation
 
 /// The server name in a dialer's ClientHello (RFC 6066 §3): where the acceptor continues the connection.
@@ -67,8 +67,8 @@ package struct ForwardingKey: Sendable {
     package init(clusterKey: [UInt8]) { self.init(keys: ClusterKeys(current: clusterKey)) }
 
     private static func derive(_ key: [UInt8]) -> SymmetricKey {
-        HKDF<SHA256>.deriveKey(
-            inputKeyMaterial: SymmetricKey(data: key), info: Data("apus forwarding v1".utf8), outputByteCount: 32)
+        HKDF.deriveKey(
+            inputKeyMaterial: key, info: Data("apus forwarding v1".utf8), outputByteCount: 32)
     }
 
     func destination(_ node: NodeName) -> ForwardDestination {
@@ -80,10 +80,7 @@ package struct ForwardingKey: Sendable {
     }
 
     private func isValid(_ destination: ForwardDestination, _ key: SymmetricKey) -> Bool {
-        let expected = Self.tag(of: destination.node, key).utf8
-        guard expected.count == destination.tag.utf8.count else { return false }
-        // All bytes are compared, so the time of the comparison reveals nothing about the tag.
-        return zip(expected, destination.tag.utf8).reduce(UInt8(0)) { $0 | ($1.0 ^ $1.1) } == 0
+        ConstantTime.isEqual(Array(Self.tag(of: destination.node, key).utf8), Array(destination.tag.utf8))
     }
 
     private static func tag(of node: NodeName, _ key: SymmetricKey) -> String {

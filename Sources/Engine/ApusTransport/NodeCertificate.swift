@@ -1,8 +1,7 @@
 import ApusCore
+import ApusCrypto
 import ApusTLS
 import NIOCore
-import SwiftASN1
-import X509
 
 /// The identity in a node's certificate: the URI `apus://node/NAME` in its alternative names.
 ///
@@ -15,15 +14,14 @@ enum NodeCertificate {
     }
 
     private static func ofPeer(_ handler: TLSHandler) -> Certificate? {
-        handler.peerCertificate.flatMap { try? Certificate(derEncoded: $0) }
+        handler.peerCertificate.flatMap { try? Certificate(derRepresentation: $0) }
     }
 
     static func uri(of name: NodeName) -> String { "apus://node/\(name)" }
 
     /// The node that a certificate names; nil if it names none.
     static func nodeName(of certificate: Certificate) -> NodeName? {
-        guard let names = try? certificate.extensions.subjectAlternativeNames else { return nil }
-        for case .uniformResourceIdentifier(let uri) in names where uri.hasPrefix("apus://node/") {
+        for case .uri(let uri) in certificate.alternativeNames ?? [] where uri.hasPrefix("apus://node/") {
             return NodeName(rawValue: String(uri.dropFirst("apus://node/".count)))
         }
         return nil

@@ -1,6 +1,6 @@
 package import ApusCore
+import ApusCrypto
 package import Foundation
-import X509
 
 /// The keys and certificates of a node's links, read and checked. ``Transport/use(_:)`` replaces them while links are
 /// open.
@@ -38,7 +38,7 @@ package struct TransportSecrets: Sendable {
         guard !revoked.contains(certificate) else {
             throw ApusError(.configurationInvalid, "the certificate in \(place) is revoked (\(certificate.serial))")
         }
-        let trusted = bundle.filter { now < $0.notValidAfter }
+        let trusted = bundle.filter { now < $0.notAfter }
         guard !trusted.isEmpty else {
             throw ApusError(.configurationInvalid, "every authority in \(tls.authority.name) has expired")
         }
@@ -70,7 +70,7 @@ package struct TransportSecrets: Sendable {
 extension Certificate {
     /// The first of these certificates with whose key this one was signed.
     fileprivate func issuer(among candidates: some Sequence<Certificate>) -> Certificate? {
-        candidates.first { $0.publicKey.isValidSignature(signature, for: self) }
+        candidates.first { isSigned(by: $0) }
     }
 }
 

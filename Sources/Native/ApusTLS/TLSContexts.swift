@@ -1,6 +1,6 @@
 package import ApusCore
+import ApusCrypto
 import CApusTLS
-import Crypto
 import Foundation
 
 /// Why a context cannot be made, with libssl's reason.
@@ -134,8 +134,8 @@ package struct TLSTicketKeys: Sendable {
     ///   - lifetime: The lifetime of a ticket, at least 1 s.
     ///   - clockOffset: Added to the wall clock, in seconds; for tests.
     package init(clusterKey: [UInt8], lifetime: Duration, clockOffset: Int64 = 0) {
-        let key = HKDF<SHA256>.deriveKey(
-            inputKeyMaterial: SymmetricKey(data: clusterKey), info: Data("apus tls session tickets".utf8),
+        let key = HKDF.deriveKey(
+            inputKeyMaterial: clusterKey, info: Data("apus tls session tickets".utf8),
             outputByteCount: 32)
         secret = key.withUnsafeBytes { Array($0) }  // SAFETY: copied within the closure.
         lifetimeSeconds = max(1, lifetime.components.seconds)

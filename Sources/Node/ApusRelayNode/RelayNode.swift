@@ -1,12 +1,12 @@
 import ApusClientAPI
 import ApusContract
 package import ApusCore
+import ApusCrypto
 package import ApusHTTP
 import ApusListener
 import ApusRelay
 package import ApusRelayService
 import ApusTraversal
-import Crypto
 import Foundation
 package import Logging
 import NIOCore
@@ -112,7 +112,8 @@ package struct RelayNode: Sendable {
     /// Authorizes everyone who can read the relay's key. Digests are compared, so that timing reveals nothing about the
     /// token.
     private func authorize(_ token: String) throws(ApusError) -> AuditActor {
-        guard SHA256.hash(data: Array(token.utf8)) == SHA256.hash(data: Array(operatorToken.utf8)) else {
+        let digests = (SHA256.hash(data: Array(token.utf8)), SHA256.hash(data: Array(operatorToken.utf8)))
+        guard ConstantTime.isEqual(digests.0, digests.1) else {
             throw ApusError(.notAllowed, "the token is not that of this relay's operator")
         }
         return AuditActor(access: "operator", account: "relay", role: "admin")

@@ -1,7 +1,7 @@
 import ApusCluster
 import ApusCore
+import ApusCrypto
 import ApusWire
-import Crypto
 import Foundation
 import SwiftProtobuf
 
@@ -82,7 +82,7 @@ struct HookKind {
 
     /// The key has a bounded length, and the names of a customer and its hook together may be longer.
     static func address(_ hook: String, of customer: String) -> EntityAddress {
-        let digest = SHA256.hash(data: Data("\(customer)/\(hook)".utf8)).prefix(16)
+        let digest = SHA256.hash(data: Array("\(customer)/\(hook)".utf8)).prefix(16)
         return EntityAddress(kind: .hookQueues, key: Hexadecimal.text(digest))
     }
 

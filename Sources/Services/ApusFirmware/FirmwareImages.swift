@@ -1,7 +1,7 @@
 package import ApusContract
 package import ApusCore
+import ApusCrypto
 import ApusStorage
-import Crypto
 package import Foundation
 import SwiftProtobuf
 
@@ -149,7 +149,8 @@ extension FirmwareRecords {
         of image: FirmwareImage, _ goesOn: () throws(ApusError) -> Void
     ) async throws(ApusError) -> String {
         let count = FirmwareConfiguration.chunkCount(image.size)
-        var (hash, index) = (SHA256(), 0 as UInt64)
+        var hash = SHA256()
+        var index: UInt64 = 0
         while index < count {
             try goesOn()
             let last = index == 0 ? nil : Self.chunkKey(image.number, index - 1)

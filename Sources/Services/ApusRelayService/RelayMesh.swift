@@ -1,10 +1,10 @@
 package import ApusCluster
 package import ApusCore
+import ApusCrypto
 import ApusRelay
 package import ApusTransport
 import ApusTraversal
 import ApusWire
-import Crypto
 package import Logging
 import ServiceLifecycle
 import SwiftProtobuf

@@ -1,6 +1,6 @@
 package import ApusCluster
 import ApusCore
-import Crypto
+import ApusCrypto
 import Foundation
 
 extension Session {
@@ -14,7 +14,7 @@ extension Session {
         let text = "\(account)/\(access)"
         guard text.utf8.count > EntityAddress.keyByteCountMax else { return text }
         return "#"
-            + SHA256.hash(data: Data(text.utf8)).prefix(16).map { String(Int($0), radix: 36) }.joined(separator: ".")
+            + SHA256.hash(data: Array(text.utf8)).prefix(16).map { String(Int($0), radix: 36) }.joined(separator: ".")
     }
 
     /// Its name within its account.

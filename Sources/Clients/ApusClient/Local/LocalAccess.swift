@@ -1,6 +1,6 @@
 import ApusContract
 public import ApusCore
-import Crypto
+import ApusCrypto
 public import Foundation
 import SwiftProtobuf
 

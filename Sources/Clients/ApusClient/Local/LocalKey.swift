@@ -1,5 +1,5 @@
 package import ApusCore
-package import Crypto
+package import ApusCrypto
 package import Foundation
 import NIOCore
 
@@ -21,11 +21,10 @@ package enum LocalKey {
         of device: DeviceID
     ) throws(ApusError) -> [UInt8] {
         do {
-            let secret = try own.sharedSecretFromKeyAgreement(with: .init(rawRepresentation: other))
-            // A point of small order: anybody could compute the key (RFC 7748 §6.1).
-            guard !secret.withUnsafeBytes({ $0.allSatisfy { $0 == 0 } }) else { throw ApusError(.badParameter) }
-            let key = secret.hkdfDerivedSymmetricKey(
-                using: SHA256.self, salt: Data(identity.utf8), sharedInfo: Data("apus local access 1 \(device)".utf8),
+            // A point of small order is refused.
+            let secret = try own.sharedSecret(with: .init(rawRepresentation: other))
+            let key = HKDF.deriveKey(
+                inputKeyMaterial: secret, salt: Array(identity.utf8), info: Array("apus local access 1 \(device)".utf8),
                 outputByteCount: 32)
             return key.withUnsafeBytes { Array($0) }
         } catch {

@@ -1,5 +1,5 @@
 import ApusCore
-import Crypto
+import ApusCrypto
 import Foundation
 
 /// Answers a camera's requests for a name and a password: Digest with SHA-256 or MD5 (RFC 7616, RFC 2069), or Basic

@@ -1,6 +1,6 @@
 package import ApusContract
 package import ApusCore
-import Crypto
+import ApusCrypto
 import Foundation
 
 /// Decides whether a device may install what it is offered (IV-E1).

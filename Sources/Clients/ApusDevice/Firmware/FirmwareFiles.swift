@@ -1,6 +1,6 @@
 import ApusContract
 package import ApusCore
-import Crypto
+import ApusCrypto
 import Foundation
 
 /// The files of an update in a device's directory: the part of the image that is loaded, and what the device has to

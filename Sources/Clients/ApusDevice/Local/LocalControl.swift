@@ -1,8 +1,8 @@
 public import ApusClient
 import ApusContract
 public import ApusCore
+import ApusCrypto
 import ApusTLS
-import Crypto
 import Foundation
 public import Logging
 import NIOCore
@@ -236,7 +236,7 @@ public final class LocalControl: Sendable {
     // MARK: - The secret
 
     private static func secret(_ file: String?) throws(ApusError) -> [UInt8] {
-        let new = SymmetricKey(size: .bits256).withUnsafeBytes { [UInt8]($0) }
+        let new = SymmetricKey.random().withUnsafeBytes { [UInt8]($0) }
         guard let file else { return new }
         if let found = FileManager.default.contents(atPath: file) { return [UInt8](found) }
         guard PrivateFile.create(file, new) else {

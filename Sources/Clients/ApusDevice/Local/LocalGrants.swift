@@ -1,6 +1,6 @@
 import ApusClient
 package import ApusCore
-import Crypto
+import ApusCrypto
 package import Foundation
 
 /// What a device grants to apps in its own network (IV-D14, docs/local-access.md).
@@ -31,14 +31,14 @@ package struct LocalGrants: Sendable {
             throw ApusError(.configurationInvalid, "the secret of local access has \(Self.secretByteCount) bytes")
         }
         func derived(_ info: String) -> SymmetricKey {
-            HKDF<SHA256>.deriveKey(
-                inputKeyMaterial: SymmetricKey(data: secret), info: Data("apus local \(info) \(device)".utf8),
+            HKDF.deriveKey(
+                inputKeyMaterial: secret, info: Data("apus local \(info) \(device)".utf8),
                 outputByteCount: 32)
         }
         self.device = device
         codeKey = derived("code")
         do {
-            agreement = try derived("agreement").withUnsafeBytes { try .init(rawRepresentation: $0) }
+            agreement = try .init(rawRepresentation: derived("agreement"))
         } catch {
             throw ApusError(.internalFailure, "\(error)")
         }
@@ -97,10 +97,10 @@ package struct LocalGrants: Sendable {
     }
 
     private func code(_ bytes: [UInt8]) -> [UInt8] {
-        Array(HMAC<SHA256>.authenticationCode(for: bytes, using: codeKey))
+        HMAC<SHA256>.authenticationCode(for: bytes, using: codeKey)
     }
 
     private static func mark(_ owner: String) -> [UInt8] {
-        Array(SHA256.hash(data: Data(owner.utf8)).prefix(Layout.owner.count))
+        Array(SHA256.hash(data: Array(owner.utf8)).prefix(Layout.owner.count))
     }
 }

@@ -1,7 +1,7 @@
 import ApusContract
 import ApusCore
+import ApusCrypto
 import ArgumentParser
-import Crypto
 import Foundation
 
 // Keys and manifests. These verbs need no cluster: the private key stays where images are made.
@@ -68,7 +68,8 @@ enum FirmwareFile {
     /// The size of an image, and its SHA-256 in hexadecimal.
     /// - Throws: 10021 if the file cannot be read.
     static func digest(_ path: String) throws(ApusError) -> (size: UInt64, sha256: String) {
-        var (hash, size) = (SHA256(), 0 as UInt64)
+        var hash = SHA256()
+        var size: UInt64 = 0
         try pieces(of: path, byteCount: pieceByteCount) { piece, _ in
             hash.update(data: piece)
             size += UInt64(piece.count)

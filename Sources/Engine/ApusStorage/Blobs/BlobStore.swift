@@ -1,5 +1,5 @@
 package import ApusCore
-import Crypto
+import ApusCrypto
 
 /// The identifier of a blob: the SHA-256 of its bytes.
 package struct BlobID: Sendable, Hashable, Comparable, CustomStringConvertible {
@@ -7,7 +7,7 @@ package struct BlobID: Sendable, Hashable, Comparable, CustomStringConvertible {
 
     package let bytes: [UInt8]
 
-    package init(of content: [UInt8]) { bytes = Array(SHA256.hash(data: content)) }
+    package init(of content: [UInt8]) { bytes = SHA256.hash(data: content) }
 
     /// Nil if the text is not 64 hexadecimal digits in lower case.
     package init?(_ text: String) {

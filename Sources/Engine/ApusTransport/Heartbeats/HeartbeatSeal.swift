@@ -1,6 +1,6 @@
 package import ApusCore
+import ApusCrypto
 package import ApusWire
-import Crypto
 import Foundation
 package import NIOCore
 
@@ -31,8 +31,8 @@ package struct HeartbeatSeal: Sendable {
     package init(key: [UInt8]) throws(ApusError) { try self.init(keys: ClusterKeys(current: key)) }
 
     private static func derive(_ key: [UInt8]) -> SymmetricKey {
-        HKDF<SHA256>.deriveKey(
-            inputKeyMaterial: SymmetricKey(data: key), info: Data("apus heartbeat v1".utf8), outputByteCount: 32)
+        HKDF.deriveKey(
+            inputKeyMaterial: key, info: Data("apus heartbeat v1".utf8), outputByteCount: 32)
     }
 
     /// The datagram with its tag, encoded.
@@ -40,8 +40,9 @@ package struct HeartbeatSeal: Sendable {
         var buffer = ByteBuffer()
         buffer.reserveCapacity(HeartbeatDatagram.byteCountMax + Self.tagByteCount)
         datagram.encode(into: &buffer)
-        let tag = authentication(of: buffer, receiver: receiver, key).finalize()
-        buffer.writeBytes(tag.prefix(Self.tagByteCount))
+        let code = HMAC<SHA256>.authenticationCode(
+            for: Array(buffer.readableBytesView), then: Array(receiver.description.utf8), using: key)
+        buffer.writeBytes(code.prefix(Self.tagByteCount))
         return buffer
     }
 
@@ -72,16 +73,9 @@ package struct HeartbeatSeal: Sendable {
     }
 
     private func isValid(_ tag: [UInt8], _ body: ByteBuffer, _ receiver: NodeID, _ key: SymmetricKey) -> Bool {
-        let expected = Array(authentication(of: body, receiver: receiver, key).finalize().prefix(Self.tagByteCount))
-        // All bytes are compared, so the time of the comparison reveals nothing about the tag.
-        return zip(expected, tag).reduce(UInt8(0)) { $0 | ($1.0 ^ $1.1) } == 0
-    }
-
-    private func authentication(of body: ByteBuffer, receiver: NodeID, _ key: SymmetricKey) -> HMAC<SHA256> {
-        var code = HMAC<SHA256>(key: key)
-        code.update(data: Array(body.readableBytesView))
-        code.update(data: Data(receiver.description.utf8))
-        return code
+        HMAC<SHA256>.isValidAuthenticationCode(
+            tag, authenticating: Array(body.readableBytesView), then: Array(receiver.description.utf8), using: key,
+            byteCount: Self.tagByteCount)
     }
 }
 

@@ -1,4 +1,4 @@
-import Crypto
+import ApusCrypto
 
 /// Encrypts and decrypts the mobility tickets that clients carry (RFC 8016 §3.1). They are sealed with AES-256-GCM
 /// under a key of the cluster, so every node can open them and no one else can open or forge one (D8).
@@ -36,19 +36,14 @@ struct MobilityTicketSealer: Sendable {
         plain.append(bigEndian: content.home)
         plain.append(bigEndian: content.user)
         plain.append(bigEndian: content.expiry)
-        guard let nonce = try? AES.GCM.Nonce(data: number[..<12]),
-            let box = try? AES.GCM.seal(plain, using: key, nonce: nonce)
-        else { return [] }
-        return Array(number[..<12]) + Array(box.ciphertext) + Array(box.tag)
+        return (try? AES.GCM.seal(plain, using: key, nonce: number[..<12])) ?? []
     }
 
     /// The contents of a ticket; nil if this cluster did not make it.
     func open(_ sealed: some Collection<UInt8>) -> Content? {
         guard sealed.count == Self.byteCount else { return nil }
         let bytes = Array(sealed)
-        guard let nonce = try? AES.GCM.Nonce(data: bytes[..<12]),
-            let box = try? AES.GCM.SealedBox(nonce: nonce, ciphertext: bytes[12..<36], tag: bytes[36...]),
-            let plain = try? Array(AES.GCM.open(box, using: key)), plain.count == 24,
+        guard let plain = try? AES.GCM.open(bytes, using: key), plain.count == 24,
             let ticket = MobilityTicket(bytes: Array(bytes[..<12]) + plain[..<4])
         else { return nil }
         return Content(

@@ -1,4 +1,4 @@
-import Crypto
+import ApusCrypto
 
 /// The key of a credential for message integrity (RFC 8489 §9.1.1, §9.2.2). Never logged.
 public struct StunKey: Sendable, Hashable {
@@ -12,8 +12,8 @@ public struct StunKey: Sendable, Hashable {
     public init(username: String, realm: String, password: String, algorithm: StunPasswordAlgorithm = .md5) {
         let text = Array("\(username):\(realm):\(password)".utf8)
         switch algorithm {
-        case .md5: bytes = Array(Insecure.MD5.hash(data: text))
-        case .sha256: bytes = Array(SHA256.hash(data: text))
+        case .md5: bytes = Insecure.MD5.hash(data: text)
+        case .sha256: bytes = SHA256.hash(data: text)
         }
     }
 
@@ -41,6 +41,18 @@ public enum StunIntegrity {
         case .sha256: Keyed.sha256(key.bytes, bytes)
         }
     }
+
+    /// True if a MAC is the one of ``code(_:over:key:)``. Takes the same time for every wrong value.
+    static func isValid(
+        _ code: ArraySlice<UInt8>, _ algorithm: Algorithm, over bytes: [UInt8], key: StunKey
+    ) -> Bool {
+        switch algorithm {
+        case .sha1:
+            HMAC<Insecure.SHA1>.isValidAuthenticationCode(code, authenticating: bytes, using: key.bytes)
+        case .sha256:
+            HMAC<SHA256>.isValidAuthenticationCode(code, authenticating: bytes, using: key.bytes)
+        }
+    }
 }
 
 extension StunMessage {
@@ -56,7 +68,7 @@ extension StunMessage {
         let length = range.upperBound - Self.headerByteCount
         covered[2] = UInt8(truncatingIfNeeded: length >> 8)
         covered[3] = UInt8(truncatingIfNeeded: length)
-        return Keyed.isEqual(StunIntegrity.code(algorithm, over: covered[...], key: key)[...], bytes[range])
+        return StunIntegrity.isValid(bytes[range], algorithm, over: covered, key: key)
     }
 
     /// True if FINGERPRINT is correct; nil if there is none (RFC 8489 §14.7).
@@ -84,24 +96,19 @@ enum StunFingerprint {
 /// Hashes and MACs over bytes.
 enum Keyed {
     static func sha1(_ key: [UInt8], _ bytes: ArraySlice<UInt8>) -> [UInt8] {
-        var code = HMAC<Insecure.SHA1>(key: SymmetricKey(data: key))
-        code.update(data: bytes)
-        return Array(code.finalize())
+        HMAC<Insecure.SHA1>.authenticationCode(for: bytes, using: key)
     }
 
     static func sha256(_ key: [UInt8], _ bytes: ArraySlice<UInt8>) -> [UInt8] {
-        var code = HMAC<SHA256>(key: SymmetricKey(data: key))
-        code.update(data: bytes)
-        return Array(code.finalize())
+        HMAC<SHA256>.authenticationCode(for: bytes, using: key)
     }
 
     static func digest(_ bytes: [UInt8]) -> [UInt8] {
-        Array(SHA256.hash(data: bytes))
+        SHA256.hash(data: bytes)
     }
 
     /// Compares in constant time.
     static func isEqual(_ left: ArraySlice<UInt8>, _ right: ArraySlice<UInt8>) -> Bool {
-        guard left.count == right.count else { return false }
-        return zip(left, right).reduce(UInt8(0)) { $0 | ($1.0 ^ $1.1) } == 0
+        ConstantTime.isEqual(left, right)
     }
 }

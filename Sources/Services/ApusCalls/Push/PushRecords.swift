@@ -1,6 +1,6 @@
 package import ApusCore
+import ApusCrypto
 import ApusStorage
-import Crypto
 import Foundation
 import SwiftProtobuf
 
@@ -121,7 +121,7 @@ extension CallStoredPush {
     fileprivate var owner: CallPushOwner {
         .with {
             ($0.provider, $0.account, $0.access, $0.sinceMs) = (provider, account, access, sinceMs)
-            $0.token = Hexadecimal.text(SHA256.hash(data: Data(token.utf8)))
+            $0.token = Hexadecimal.text(SHA256.hash(data: Array(token.utf8)))
         }
     }
 }

@@ -1,7 +1,7 @@
 import ApusConfiguration
 package import ApusCore
+import ApusCrypto
 package import ApusTraversal
-import Crypto
 import Foundation
 
 /// The relay's keys, which are the same at every node of a cluster (D8).
@@ -72,8 +72,8 @@ package struct RelayKeys: Sendable {
     }
 
     private static func derive(_ root: [UInt8], _ name: String) -> [UInt8] {
-        HKDF<SHA256>.deriveKey(
-            inputKeyMaterial: SymmetricKey(data: root), info: Data(name.utf8), outputByteCount: 32
+        HKDF.deriveKey(
+            inputKeyMaterial: root, info: Data(name.utf8), outputByteCount: 32
         ).withUnsafeBytes { Array($0) }
     }
 

@@ -1,6 +1,6 @@
 package import ApusCore
+import ApusCrypto
 import ApusStorage
-import Crypto
 import Foundation
 import SwiftProtobuf
 
@@ -72,7 +72,7 @@ extension SessionRecords {
         }
         let body = StoredCustomer.with {
             $0.customer = customer.rawValue
-            $0.userSecret = SymmetricKey(size: .bits256).withUnsafeBytes { Data($0) }
+            $0.userSecret = SymmetricKey.random().withUnsafeBytes { Data($0) }
             $0.createdMs = wallSeconds * 1000
         }
         do throws(ApusError) {
@@ -202,7 +202,7 @@ extension SessionRecords {
 
     /// `u-` and 24 letters and digits: 120 bits of a HMAC-SHA256.
     private static func userName(_ externalID: String, _ secret: Data) -> String {
-        let code = HMAC<SHA256>.authenticationCode(for: Data(externalID.utf8), using: SymmetricKey(data: secret))
+        let code = HMAC<SHA256>.authenticationCode(for: Data(externalID.utf8), using: secret)
         let digits = Array("abcdefghijklmnopqrstuvwxyz234567")
         var (text, bits, count) = ("u-", 0 as UInt64, 0)
         for byte in code.prefix(15) {

@@ -1,5 +1,5 @@
 package import ApusCore
-import Crypto
+import ApusCrypto
 import Foundation
 
 /// Session tickets and play grants, which a client presents at any node (D6).
@@ -24,8 +24,8 @@ package struct TicketSealer: Sendable {
     package init(clusterKey: [UInt8]) { self.init(keys: ClusterKeys(current: clusterKey)) }
 
     private static func derive(_ key: [UInt8]) -> SymmetricKey {
-        HKDF<SHA256>.deriveKey(
-            inputKeyMaterial: SymmetricKey(data: key), info: Data("apus session tickets".utf8), outputByteCount: 32)
+        HKDF.deriveKey(
+            inputKeyMaterial: key, info: Data("apus session tickets".utf8), outputByteCount: 32)
     }
 
     /// Seals a ticket that resumes a session until `expiresAt`, in Unix seconds, or until its token expires (IV-A6).
@@ -90,9 +90,7 @@ package struct TicketSealer: Sendable {
 
     private func seal(_ content: TicketContent) throws(ApusError) -> [UInt8] {
         do {
-            let box = try AES.GCM.seal(content.encoded(), using: key)
-            guard let combined = box.combined else { throw ApusError(.internalFailure) }
-            return Array(combined)
+            return try AES.GCM.seal(content.encoded(), using: key)
         } catch {
             throw ApusError(.internalFailure, "a ticket cannot be sealed: \(error)")
         }
@@ -102,10 +100,11 @@ package struct TicketSealer: Sendable {
         _ ticket: [UInt8], as kind: TicketContent.Kind, wallSeconds: Int64
     ) throws(ApusError) -> TicketContent {
         guard ticket.count <= Self.byteCountMax else { throw ApusError(.tokenInvalid, "the ticket is too long") }
-        guard let box = try? AES.GCM.SealedBox(combined: ticket),
-            let plain = (try? AES.GCM.open(box, using: key)) ?? other.flatMap({ try? AES.GCM.open(box, using: $0) })
+        guard
+            let plain = (try? AES.GCM.open(ticket, using: key))
+                ?? other.flatMap({ try? AES.GCM.open(ticket, using: $0) })
         else { throw ApusError(.tokenInvalid, "the ticket was not issued by this cluster") }
-        guard let content = TicketContent(decoding: [UInt8](plain)) else {
+        guard let content = TicketContent(decoding: plain) else {
             throw ApusError(.tokenInvalid, "the ticket was issued by another version")
         }
         guard content.kind == kind else { throw ApusError(.tokenInvalid, "the ticket is of another kind") }

@@ -1,4 +1,4 @@
-import Crypto
+import ApusCrypto
 import Foundation
 
 /// What a session, its tickets and its grants keep of the token that opened them: its expiry, and the fields by which
@@ -21,7 +21,7 @@ package struct TokenMark: Sendable, Hashable {
 
     /// The tag of a token's id; never 0.
     package static func tag(of id: String) -> UInt64 {
-        let tag = SHA256.hash(data: Data(id.utf8)).prefix(8).reduce(0) { $0 << 8 | UInt64($1) }
+        let tag = SHA256.hash(data: Array(id.utf8)).prefix(8).reduce(0) { $0 << 8 | UInt64($1) }
         return max(tag, 1)
     }
 

@@ -1,6 +1,6 @@
 package import ApusCore
+import ApusCrypto
 import ApusTransport
-import Crypto
 import Foundation
 
 /// Signs tokens with the cluster's private key (ES256, RFC 7518 §3.4). Only the operator's machine has that key.
