@@ -108,4 +108,44 @@ extension HTTPListenerTests {
             for channel in loud.map(\.channel) + bare.withLock(\.self) { try? await channel.close() }
         }
     }
+
+    @Test("Operators have places of their own where waiting requests of clients have taken all the others")
+    func operatorsPlaces() async throws {
+        let node = Node(requestsPerSecondEach: 1000)
+        try await withListener(node, change: { $0.connectionsMax = 64 }) { address in
+            var waiting: [any Channel] = []
+            // Three quarters of the connections. An account has eight ninths of what the others leave.
+            for (token, count) in [("slow", 42), ("slow-1", 5), ("slow-2", 1)] {
+                for _ in 0..<count {
+                    let (channel, _) = try await Received.connect(address)
+                    try await channel.writeAndFlush(Self.request(token)).get()
+                    waiting.append(channel)
+                }
+                let sum = waiting.count
+                try await Self.until { node.waiting.withLock { $0 } == sum }
+            }
+            for (token, status) in [("good", 429), ("operator", 200)] {
+                let (channel, received) = try await Received.connect(address)
+                try await channel.writeAndFlush(Self.request(token)).get()
+                try await Self.until { received.contains("HTTP/1.1 ") || !channel.isActive }
+                #expect(received.contains("HTTP/1.1 \(status)"), "\(token): \(received.text)")
+                try? await channel.close()
+            }
+            for channel in waiting { try? await channel.close() }
+        }
+    }
+
+    @Test("A machine that opens connections without a request loses its own ones, and not that of another machine")
+    func sources() async throws {
+        try await withListener(change: { $0.connectionsMax = 64 }) { address in
+            let (slow, received) = try await Received.connect(address, from: "127.0.0.2")
+            try await Task.sleep(for: .milliseconds(100))
+            var bare: [any Channel] = []
+            for _ in 0..<100 { bare.append(try await Received.connect(address, from: "127.0.0.3").0) }
+            try await slow.writeAndFlush(Self.request("good")).get()
+            try await Self.until { Self.answerCount(received) == 1 || !slow.isActive }
+            #expect(Self.answerCount(received) == 1, "\(received.text)")
+            for channel in bare + [slow] { try? await channel.close() }
+        }
+    }
 }

@@ -23,7 +23,7 @@ struct HTTPListenerTests {
         private let requestsPerSecondEach: Int
         let healthy = Mutex(true)
         let drained = Mutex(0)
-        /// Requests of the token "slow", which wait until they are cancelled.
+        /// Requests of the tokens "slow", "slow-1" and "slow-2", which wait until they are cancelled.
         let waiting = Mutex(0)
         /// Those of them that were cancelled.
         let cancelled = Mutex(0)
@@ -31,6 +31,7 @@ struct HTTPListenerTests {
         let large = Mutex(0)
         /// The ids of requests about devices, in the order in which they came.
         let ids = Mutex<[String]>([])
+        let audited = LogFacts()
 
         init(requestTimeoutMax: Duration = .seconds(60), requestsPerSecondEach: Int = 5) {
             (self.requestTimeoutMax, self.requestsPerSecondEach) = (requestTimeoutMax, requestsPerSecondEach)
@@ -59,7 +60,6 @@ struct HTTPListenerTests {
 
         /// One request that is there over REST alone, and refuses by the token.
         var clients: HTTPClients {
-            let log = Logger(label: "test") { _ in SwiftLogNoOpLogHandler() }
             var api = ClientAPI()
             for schemas in [clientSchemas, serviceSchemas, callSchemas] { api.addSchemas(schemas) }
             api.on(ClientRelayCredentialsRequest.self) { _, call throws(ApusError) in
@@ -85,7 +85,7 @@ struct HTTPListenerTests {
             api.on(ClientListDevicesRequest.self) { [self] request, call throws(ApusError) in
                 note(call)
                 switch call.session.access.rawValue {
-                case "slow":
+                case "slow", "slow-1", "slow-2":
                     waiting.withLock { $0 += 1 }
                     try? await Task.sleep(for: .seconds(20))
                     if Task.isCancelled { cancelled.withLock { $0 += 1 } }
@@ -109,11 +109,11 @@ struct HTTPListenerTests {
             bounds.requestsPerSecondEach = requestsPerSecondEach
             bounds.requestTimeoutMax = requestTimeoutMax
             return HTTPClients(
-                services: ClientServices(api, topics: nil, configuration: bounds, audit: AuditLog(log)),
+                services: ClientServices(api, topics: nil, configuration: bounds, audit: AuditLog(audited.logger)),
                 session: { token throws(ApusError) in
                     switch token {
                     case "old": throw ApusError(.tokenExpired)
-                    case "good", "busy", "alone", "many", "slow", "later", "operator": break
+                    case "good", "busy", "alone", "many", "slow", "slow-1", "slow-2", "later", "operator": break
                     default: throw ApusError(.tokenInvalid)
                     }
                     guard let access = AccessID(rawValue: token), let account = AccountID(rawValue: token) else {
@@ -251,7 +251,7 @@ struct HTTPListenerTests {
         #expect(node.drained.withLock { $0 } == 0)
     }
 
-    @Test("Drain is taken with 202 and reaches the node once")
+    @Test("Drain is taken with 202 and reaches the node once, and the audit log says who asked (D13)")
     func drain() async throws {
         let node = Node()
         try await withListener(node) { address in
@@ -260,6 +260,9 @@ struct HTTPListenerTests {
             #expect(answer.body == "{\"state\":\"draining\"}\n")
         }
         #expect(node.drained.withLock { $0 } == 1)
+        #expect(node.audited["audit"] == ["POST /v1/admin/drain"])
+        #expect(node.audited[LogKey.access] == ["good"] && node.audited[LogKey.account] == ["local"])
+        #expect(node.audited[LogKey.role] == ["admin"] && node.audited[LogKey.code] == [""])
     }
 
     @Test(

@@ -21,12 +21,14 @@ final class Received: ChannelInboundHandler, Sendable {
     }
 
     /// A connection to the listener. The kernel receives little ahead of the client.
-    static func connect(_ address: HostPort) async throws -> (any Channel, Received) {
+    ///
+    /// - Parameter source: the client's own address; nil: the kernel chooses it.
+    static func connect(_ address: HostPort, from source: String? = nil) async throws -> (any Channel, Received) {
         let received = Received()
-        let channel = try await ClientBootstrap(group: MultiThreadedEventLoopGroup.singleton)
+        var bootstrap = ClientBootstrap(group: MultiThreadedEventLoopGroup.singleton)
             .channelOption(.socketOption(.so_rcvbuf), value: 1 << 18)
             .channelInitializer { $0.pipeline.addHandler(received) }
-            .connect(host: address.host, port: address.port).get()
-        return (channel, received)
+        if let source { bootstrap = bootstrap.bind(to: try SocketAddress(ipAddress: source, port: 0)) }
+        return (try await bootstrap.connect(host: address.host, port: address.port).get(), received)
     }
 }
