@@ -91,4 +91,15 @@ struct CameraLineTests {
         #expect((14_000_000...14_200_000).contains(gap), "\(gap) µs")
         #expect(pictures[101] - pictures[100] == 40_000)
     }
+
+    @Test("A camera without parameter sets in its description is seen from its first key frame on, also after 28 s")
+    func lateFirstKey() throws {
+        var camera = Camera()
+        try camera.connect(trackCount: 1)
+        camera.send(700, startsWithKey: false)
+        #expect(camera.times[0].isEmpty)
+        camera.send(100, startsWithKey: true)
+        #expect(camera.times[0].count == 100)
+        #expect(RTSPSource.configurationTimeout > .seconds(28), "the connection does not last that long")
+    }
 }

@@ -62,6 +62,16 @@ struct RTSPSourceTests {
         #expect(lines.text.isEmpty, "\(lines.text)")
     }
 
+    @Test("Neither is a stop while the connection is opened, which the camera does not answer")
+    func stoppedEarly() async throws {
+        let port = try SilentPort()
+        let lines = LogLines()
+        let source = RTSPSource(url: "rtsp://127.0.0.1:\(port.port)/live", log: lines.logger)
+        let result = await collect(from: source, seconds: 0.5)
+        #expect(result.isEnded && result.failure == nil)
+        #expect(lines.text.isEmpty, "\(lines.text)")
+    }
+
     @Test("A camera that comes back with another size has another configuration, and its times go on")
     func changed() async throws {
         let (configuration, frames) = try await film()
