@@ -181,6 +181,7 @@ struct AccountTests {
         let guest = try cluster.session(node: 3, token: short, ends: shortEnds)
         defer { guest.close() }
         #expect(try await shortEnds.isEnded(by: .tokenExpired))
+        try await endsCommands(cluster, cam, grants, anna: anna, key)
         let ended = try api.ask("POST", grants, key, #"{"devices":["grants-cam"]}"#)
         let ends = SessionEnds()
         let friend = try cluster.session(node: 2, token: try #require(ended["token"] as? String), ends: ends)
@@ -190,6 +191,27 @@ struct AccountTests {
         try api.ask("DELETE", "\(grants)/\(try #require(ended["access"] as? String))", key, node: 3)
         #expect(try await ends.isEnded(by: .tokenInvalid))
         #expect(ContinuousClock.now - start < .seconds(1.2))
+    }
+
+    /// A command is not kept for longer than the temporary access with which it was sent.
+    private func endsCommands(
+        _ cluster: Cluster, _ cam: DeviceID, _ grants: String, anna: String, _ key: String
+    ) async throws {
+        let api = CustomerAPI(cluster: cluster)
+        let brief = try api.text("token", "POST", grants, key, #"{"devices":["\#(cam)"],"lifetimeSeconds":"4"}"#)
+        let guest = try cluster.session(node: 2, token: brief)
+        let owner = try cluster.session(
+            node: 3, token: try api.text("token", "POST", "/v1/users/\(anna)/tokens", key, "{}"))
+        defer { for session in [guest, owner] { session.close() } }
+        let kept = try await eventually { () throws(ApusError) in
+            try await guest.sendCommand(
+                .action(path: "Action.unlock.ctlVal", json: "1"), to: cam, keptFor: .seconds(600), until: .queued)
+        }
+        #expect(try await owner.command(kept.id, of: cam).status == .queued)
+        try await eventually { () throws(ApusError) in
+            let command = try await owner.command(kept.id, of: cam)
+            guard command.status == .expired else { throw ApusError(.internalFailure, "\(command)") }
+        }
     }
 
     @Test("A customer reaches nothing of another; keys change without a pause, and a revoked one ends within a second")
