@@ -156,6 +156,33 @@ struct CallTests {
         }
     }
 
+    @Test("A call of an own device rings though one of another account's does, whose caller receives −2511 (CALL-5)")
+    func guestDevice() async throws {
+        let cluster = try Self.cluster()
+        let own = AccountID(unchecked: "first")
+        let bell = try await CallClient(cluster, 1, device: "first-bell", account: "first").ready()
+        let other = try await CallClient(cluster, 2, device: "first-other", account: "first-others").ready()
+        let app = try await CallClient(cluster, 3, access: "phone", account: "first").ready()
+        let owner = try await CallClient(cluster, 2, access: "phone", account: "first-others").ready()
+        defer { for client in [bell, other, app, owner] { client.close() } }
+        try await owner.session.share(
+            DeviceID(unchecked: "first-other"), with: own, control: true, acceptedBy: app.session)
+        var calls: [String] = []
+        for device in [other, bell] {
+            let call = try await device.start([.account(own)]).id
+            _ = try await app.next(call) { if case .ring = $0.stage { true } else { false } }
+            calls.append(call)
+        }
+        #expect(try await other.end(calls[0])?.code == .calleeBusy)
+        try await app.session.acceptCall(calls[1])
+        _ = try await bell.next(calls[1]) { $0.stage == .accepted }
+        // Never the other way round, also while it only rings.
+        let late = try await other.start([.account(own)]).id
+        #expect(try await other.end(late)?.code == .calleeBusy)
+        try await app.session.hangUpCall(calls[1])
+        #expect(try await bell.end(calls[1])?.code == .peerHungUp)
+    }
+
     @Test("A party that places calls without end is refused (10007), and the calls of others are not")
     func flood() async throws {
         let cluster = try Self.cluster()
