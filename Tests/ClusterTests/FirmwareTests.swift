@@ -356,6 +356,11 @@ struct FirmwareTests {
             cluster, "GET", "/v1/devices/cam/firmware?current_version=1.0.0&language=de", try acme.userToken(), node: 2)
         #expect(rest["version"] as? String == "1.5.0" && rest["upgDescs"] as? String == "besser", "\(rest)")
         #expect((rest["downUrl"] as? String)?.isEmpty == false)
+        // The questions of others are no offers to the device.
+        let asked = try await acme.device("cam", node: 1)
+        defer { asked.close() }
+        let early = ClientReportFirmwareRequest.with { ($0.version, $0.outcome) = ("1.5.0", .failed) }
+        await fails(.targetUnknown) { () throws(ApusError) in _ = try await asked.ask(early) }
 
         try await rights(cluster, acme, other, foreign)
     }
