@@ -19,6 +19,24 @@ struct TerminalTextTests {
             allocations: 1, mirrors: 0, standby: nil, draining: false, traffic: traffic, user_count: 1,
             users: [.init(user: "ann\u{1b}[2J\nforged", allocations: 1, traffic: traffic)])
         let body = String(decoding: try JSONEncoder().encode(status), as: UTF8.self)
+        let said = try await answer(body, to: ["relay", "status"])
+        #expect(said.output.contains(#"ann\u{1b}[2J\u{a}forged"#), "\(said.all)")
+        #expect(!said.output.contains("\u{1b}"))
+    }
+
+    @Test(
+        "What others have written does not control the terminal, in a table or in JSON",
+        arguments: [([], #"\u{1b}[2J\u{9b}2Jgone"#), (["--json"], #"\u001b[2J\u009b2Jgone"#)])
+    func output(form: [String], shown: String) async throws {
+        // ESC [ begins a control sequence, and so does the one character U+009B, which JSON does not escape.
+        let hook = #"{"hook":"orders","url":"http://a/","failure":"\u001b[2J\u009b2Jgone"}"#
+        let said = try await answer(#"{"hooks":[\#(hook)]}"#, to: ["hooks"] + form, scheme: "http://")
+        #expect(said.output.contains(shown), "\(said.all)")
+        #expect(!said.output.unicodeScalars.contains { $0 == "\u{1b}" || $0 == "\u{9b}" })
+    }
+
+    /// The outcome of a verb whose server answers with a JSON.
+    private func answer(_ body: String, to verb: [String], scheme: String = "") async throws -> Cluster.Outcome {
         let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
         let server = try await ServerBootstrap(group: group)
             .childChannelInitializer { channel in
@@ -28,11 +46,11 @@ struct TerminalTextTests {
             }
             .bind(host: "127.0.0.1", port: 0).get()
         let port = try #require(server.localAddress?.port)
-        let said = try Cluster.run(["relay", "status", "--server", "127.0.0.1:\(port)"])
+        let said = try Cluster.run(
+            verb + ["--server", "\(scheme)127.0.0.1:\(port)"], environment: ["APUS_ADMIN_TOKEN": "token"])
         try await group.shutdownGracefully()
         #expect(said.status == 0, "\(said.all)")
-        #expect(said.output.contains(#"ann\u{1b}[2J\u{a}forged"#), "\(said.all)")
-        #expect(!said.output.contains("\u{1b}"))
+        return said
     }
 }
 
