@@ -121,6 +121,7 @@ struct TwinTests {
         kill(waiting.process.processIdentifier, SIGTERM)
         kill(waiting.process.processIdentifier, SIGCONT)
         #expect(try await waited(8) { !waiting.isRunning }, "SIGTERM was lost in the restart in place")
+        waiting.end()
 
         // Without the signal it waits again, and a signal ends it then.
         let again = try Twin(
