@@ -241,9 +241,9 @@ struct CommandTests {
         }
         #expect(first.counts["9"] == 1)
         var ids: [String] = []
-        for number in 1...3 {
+        for (action, json) in [("pause", "1"), ("add", "2"), ("add", "3")] {
             let queued = try await app.sendCommand(
-                .action(path: "Action.add.ctlVal", json: "\(number)"), to: cam, keptFor: .seconds(60), until: .queued)
+                .action(path: "Action.\(action).ctlVal", json: json), to: cam, keptFor: .seconds(60), until: .queued)
             #expect(queued.status == .queued)
             ids.append(queued.id)
         }
@@ -267,6 +267,10 @@ struct CommandTests {
                 throw ApusError(.internalFailure, "\(found), \(returned)")
             }
         }
+        // The first takes two seconds, and the device receives the next one after its answer.
+        try await eventually("the first is carried out") { second.counts["1"] == 1 }
+        try await Task.sleep(for: .milliseconds(500))
+        #expect(try await app.command(ids[2], of: cam).status == .queued && second.counts == ["1": 1])
         for index in [0, 2] {
             try await eventually { () throws(ApusError) in
                 let command = try await app.command(ids[index], of: cam)
