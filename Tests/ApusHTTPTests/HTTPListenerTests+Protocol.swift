@@ -36,7 +36,9 @@ extension HTTPListenerTests {
         }
     }
 
-    @Test("What is no HTTP is answered with 400 at once", arguments: ["\u{16}\u{3}\u{1}\u{2}", "GET / FTP/1.1\r\n\r\n"])
+    @Test(
+        "What is no HTTP is answered with 400 at once",
+        arguments: ["\u{16}\u{3}\u{1}\u{2}", "GET / FTP/1.1\r\n\r\n"])
     func noHTTP(text: String) async throws {
         try await withListener { address in
             let answer = try await Self.exchange(address, text)

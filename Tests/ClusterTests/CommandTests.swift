@@ -258,6 +258,7 @@ struct CommandTests {
         // It was seen when its connection ended, and is when it is back.
         let left = try await app.ask(ClientGetDeviceRequest.with { $0.device = "away-cam" })
         #expect(left.lastSeen >= left.boundAt + 1)
+        let began = ContinuousClock.now
         let second = try Device(try Self.session(cluster, node: 3, device: "away-cam", account: "away"))
         defer { second.end() }
         let returned = Int64(Date().timeIntervalSince1970)
@@ -270,7 +271,9 @@ struct CommandTests {
         // The first takes two seconds, and the device receives the next one after its answer.
         try await eventually("the first is carried out") { second.counts["1"] == 1 }
         try await Task.sleep(for: .milliseconds(500))
-        #expect(try await app.command(ids[2], of: cam).status == .queued && second.counts == ["1": 1])
+        let (last, counts) = (try await app.command(ids[2], of: cam).status, second.counts)
+        // A machine that stops for so long says nothing of the order.
+        if ContinuousClock.now - began < .milliseconds(1800) { #expect(last == .queued && counts == ["1": 1]) }
         for index in [0, 2] {
             try await eventually { () throws(ApusError) in
                 let command = try await app.command(ids[index], of: cam)
