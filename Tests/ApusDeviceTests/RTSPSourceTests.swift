@@ -45,7 +45,8 @@ struct RTSPSourceTests {
         let url = "rtsp://me:Pw/SECRET1@127.0.0.1:\(camera.port)/user=me&password=SECRET2"
         let result = await collect(from: RTSPSource(url: url, log: lines.logger), seconds: 3)
         #expect(result.isEnded && result.failure == nil)
-        #expect(camera.connectionCount.load(ordering: .relaxed) >= 2)
+        // After a second, then after longer: many attempts in a row would lock the camera's account.
+        #expect((2...4).contains(camera.connectionCount.load(ordering: .relaxed)))
         #expect(lines.text.contains("127.0.0.1:\(camera.port)") && lines.text.contains("password"))
         #expect(!lines.text.contains("SECRET"), "\(lines.text)")
     }

@@ -434,7 +434,9 @@ struct HTTPListenerTests {
     @Test("A body over the bound is refused with 413 before anything else is looked at")
     func largeBody() async throws {
         try await withListener { address in
-            let body = Data(repeating: 1, count: HTTPConfiguration(bind: address).bodyByteCountMax + 1)
+            let bound = HTTPConfiguration(bind: address).bodyByteCountMax
+            #expect(bound == 128 << 10)
+            let body = Data(repeating: 1, count: bound + 1)
             let answer = try await Self.fetch(
                 address, "/v1/admin/drain", method: "POST", token: "good", body: body)
             #expect(answer.status == 413)

@@ -163,6 +163,7 @@ struct ClientAPITests {
                 // Sent until it is answered, with one id: it counts once.
                 let id = "pass-\(kill)-\(number)"
                 for _ in 0..<200 {
+                    let asked = ContinuousClock.now
                     let answer = rest.exchange("POST", "/v1/doors/front/pass", token: token, id: id)
                     if answer?.status == 200 {
                         acknowledged += 1
@@ -170,8 +171,10 @@ struct ClientAPITests {
                     }
                     refusals.append(answer.map { "\($0.status) \($0.body)" } ?? "no answer")
                     usleep(50_000)
-                    // Whoever waits for an answer until the time is over uses another connection.
-                    if answer == nil, let other = PlainHTTP(port: cluster.httpPort(1)) { rest = other }
+                    // Whoever waits for an answer until the time is over uses another connection. None is closed.
+                    guard answer == nil else { continue }
+                    #expect(ContinuousClock.now - asked > .seconds(14), "the node has closed the connection")
+                    if let other = PlainHTTP(port: cluster.httpPort(1)) { rest = other }
                 }
             }
             Glibc.kill(try cluster.pid(2 + kill % 2), SIGKILL)

@@ -171,7 +171,7 @@ struct ExampleServiceTests {
     /// Compares what the doors know with what was acknowledged, once all reminders had their time.
     private func check(_ tally: Tally, _ token: String) async throws {
         let total = tally.passes.reduce(0, +)
-        try #require(total > 1000 && tally.closings.reduce(0, +) > 100)
+        try #require(total > 5000 && tally.closings.reduce(0, +) > 100)
         let client = DoorClient(ports: Self.ports, first: 0, token: token)
         var waiting = tally.closings.indices.filter { tally.closings[$0] > 0 }
         let deadline = ContinuousClock.now + .seconds(20)

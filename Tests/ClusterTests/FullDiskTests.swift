@@ -155,6 +155,7 @@ struct FullDiskTests {
         ]
         async let sending: Void = sides[0].send(150, byteCount: 2000)
         async let sendingBack: Void = sides[1].send(150, byteCount: 2000)
+        try await eventually("both sides play") { sides.allSatisfy { $0.newest != nil } }
         try await Task.sleep(for: .seconds(1))
         Glibc.kill(try cluster.pid(try cluster.owner(of: "bell")), SIGKILL)
         try await sending

@@ -43,6 +43,13 @@ struct ImportLawTests {
             law: "ApusCrypto has it")
     }
 
+    @Test("Law 1: no target has a second stack of TLS or HTTP/2, though packages that others need have them")
+    func stacks() {
+        expectNoImport(
+            of: ["NIOSSL", "NIOHTTP2", "AsyncHTTPClient", "GRPCCore", "GRPCProtobuf", "GRPCNIOTransportHTTP2Posix"],
+            in: SourceTree.files, except: [], law: "ApusTLS, ApusHTTPClient and ApusEtcd have it")
+    }
+
     @Test("Law 1: only the storage knows the libraries of SQLite and PostgreSQL")
     func storage() {
         expectNoImport(

@@ -3,6 +3,7 @@
 A job is a process of the test program that runs one suite, or all suites of one target. Tests/plan.toml says which jobs
 run alone, which use idle time, and which are long. A suite that fails runs once more by itself at the end. If it passes
 then, it is UNSTEADY: the run passes with at most three of them, and with none that Tests/plan.toml already names.
+A process that traps, or is ended by its limit, fails the run; suites that it did not come to run by themselves.
 
 Used by scripts/test.
 """
@@ -26,6 +27,8 @@ import tomllib
 UNSTEADY_COUNT_MAX = 3
 # A test has a time limit of its own, so this ends a job whose process hangs. One at idle priority may wait for long.
 JOB_SECONDS_MAX = {"alone": 1200, "shared": 1800, "idle": 3600, "long": 7200}
+# How often jobs may overtake one that needs more room than there is.
+PASSED_OVER_MAX = 3
 # How often an unfinished run says what it is doing.
 REPORT_SECONDS = 60
 
@@ -39,6 +42,8 @@ class Job:
     skips: list[str]
     kind: str
     weight: float
+    # The tests that it is to run; empty for a long part.
+    members: list[str] = dataclasses.field(default_factory=list)
     seconds: float = 0.0
     # Of all its processes, daemons included; of those that were waited for where the system has no control groups.
     cpu_seconds: float = 0.0
@@ -132,7 +137,7 @@ class Plan:
             filters = [f"^{re.escape(s)}(/|\\()" for s in whole]
             parts = [t for t in members if suite_of(t) not in whole]
             filters += [f"^{re.escape(t.split('(')[0])}\\(" for t in parts]
-            jobs.append(Job(name, filters, [], kind, weight))
+            jobs.append(Job(name, filters, [], kind, weight, members))
         place = {name: number for number, name in enumerate(self.first)}
         return sorted(jobs, key=lambda job: place.get(job.name, len(place)))
 
@@ -182,7 +187,7 @@ class Runner:
 
     def run(self, job: Job, attempt: str = "") -> Job:
         """Runs a job to its end."""
-        stem = re.sub(r"[^A-Za-z0-9.]+", "-", job.name) + attempt
+        stem = re.sub(r"[^A-Za-z0-9.]+", "-", job.name) + ("-alone" if job.kind == "alone" else "") + attempt
         events, job.output = self.folder / f"{stem}.events", self.folder / f"{stem}.log"
         command: list = [self.program, "--testing-library", "swift-testing"]
         if job.kind != "idle":
@@ -267,13 +272,18 @@ class Runner:
                 free.notify_all()
 
         threads = []
+        passed_over = 0
         while waiting:
             with free:
-                # In order: a job that needs more room would otherwise wait for all others.
-                fitting = waiting[0]
-                if fitting.weight > room[0]:
+                # In order, except that smaller jobs use the room that is too small for the next one. They may do so a
+                # few times: that job would otherwise wait for all others.
+                fitting = next((job for job in waiting if job.weight <= room[0]), None)
+                if fitting is not waiting[0] and passed_over == PASSED_OVER_MAX:
+                    fitting = None
+                if not fitting:
                     free.wait()
                     continue
+                passed_over = 0 if fitting is waiting[0] else passed_over + 1
                 room[0] -= fitting.weight
             waiting.remove(fitting)
             threads.append(threading.Thread(target=work, args=(fitting,)))
@@ -422,17 +432,27 @@ def wait(process: subprocess.Popen, seconds_max: float) -> tuple[int, float]:
         time.sleep(0.05)
 
 
+def without_outcome(job: Job) -> list[str]:
+    """The tests that the job was to run and did not come to."""
+    suites = {test for test, outcome in job.tests.items() if outcome.state == "skipped"}
+    # A list has the file of a test only where two have one name.
+    known = {name for test in job.tests for name in (test, test.rsplit("/", 1)[0])}
+    return [test for test in job.members if test not in known and suite_of(test) not in suites]
+
+
 def is_good(job: Job) -> bool:
     """A job without tests is a mistake of the plan."""
     states = [outcome.state for outcome in job.tests.values()]
-    return job.status == 0 and bool(states) and all(state in ("passed", "skipped") for state in states)
+    all_good = bool(states) and all(state in ("passed", "skipped") for state in states)
+    return job.status == 0 and all_good and not without_outcome(job)
 
 
 def read_events(path: pathlib.Path, job: Job) -> None:
     """Reads the test library's event stream (version 0: a JSON object in each line)."""
     kinds: dict[str, str] = {}
     started: dict[str, float] = {}
-    for line in path.read_text(errors="replace").splitlines():
+    # Arguments of tests may have what Python takes for the end of a line.
+    for line in path.read_text(errors="replace").split("\n"):
         try:
             record = json.loads(line)
         except json.JSONDecodeError:
@@ -527,16 +547,20 @@ def compare(before: dict, after: dict) -> None:
 
 
 def again(runner: Runner, jobs: list[Job], plan: Plan) -> tuple[list[dict], list[str]]:
-    """Runs each suite that failed once more by itself. Returns the unsteady ones, and what failed for good."""
+    """Runs each suite that failed once more by itself, and those that a process did not come to. Returns the unsteady
+    ones, and what failed for good."""
     failing: dict[str, Job] = {}
+    unreached: set[str] = set()
     broken: list[str] = []
     for job in jobs:
         if is_good(job):
             continue
         names = {suite_of(t) for t, o in job.tests.items() if o.state in ("failed", "running")}
-        for name in names:
+        left = {suite_of(t) for t in without_outcome(job)} - names
+        unreached |= left
+        for name in names | left:
             failing[name] = job
-        if not names:
+        if not names | left or job.status not in (0, 1):
             broken.append(f"{job.name}: the process ended with {job.status} and {len(job.tests)} tests")
     unsteady = []
     for name, job in failing.items():
@@ -545,7 +569,9 @@ def again(runner: Runner, jobs: list[Job], plan: Plan) -> tuple[list[dict], list
         runner.run(second, "-again")
         runner.report(second)
         first = [m for t, o in job.tests.items() if suite_of(t) == name for m in o.messages]
-        if is_good(second):
+        if is_good(second) and name in unreached:
+            job.tests |= second.tests
+        elif is_good(second):
             unsteady.append({"suite": name, "first": first[:5], "first_load": job.load, "second_load": second.load,
                              "second_seconds": round(second.seconds, 1)})
         else:
@@ -579,10 +605,10 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: (runner.stop(), os._exit(1)))
     # Simulations play a part of their seeds; see SeedShare.
-    if options.turn is not None:
-        os.environ["APUS_TEST_TURN"] = str(options.turn)
+    os.environ["APUS_TEST_TURN"] = str(options.turn if options.turn is not None else int(time.time() // 86_400))
     if options.long:
         os.environ["APUS_TEST_SEEDS"] = "all"
+    print(f"The seeds are those of turn {os.environ['APUS_TEST_TURN']}.")
     tests = runner.list_tests()
     if options.quick:
         tests = [test for test in tests if not any(re.match(rule, test) for rule in plan.slow)]

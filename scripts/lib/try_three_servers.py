@@ -32,7 +32,7 @@ class Trial:
         self.database = self.network.machine("db", DATABASE)
         self.operator = self.network.machine("operator", OPERATOR)
         self.phone = self.network.machine("phone", PHONE)
-        self.clients, self.logs = [], {}
+        self.clients, self.logs, self.restarts = [], {}, {}
 
     # Helpers
 
@@ -195,11 +195,17 @@ class Trial:
             self.check(f"{name} has no conditions", self.conditions(name) == [])
 
     def restart_ended(self):
-        """What the unit's `Restart=always` does, for example where etcd did not answer in time."""
+        """What the unit's `Restart=always` does, for example where etcd did not answer in time; twice at most, and not
+        after a crash."""
         for name in ADDRESSES:
             process = self.nodes[name].processes.get("apus")
             if process and process.poll() is not None:
                 last = (self.nodes[name].log("apus").splitlines() or ["nothing"])[-1]
+                self.restarts[name] = self.restarts.get(name, 0) + 1
+                if process.returncode < 0 or self.restarts[name] > 2:
+                    del self.nodes[name].processes["apus"]
+                    self.check(f"{name} does not end with {process.returncode}: {last}", False)
+                    continue
                 say(f"    {name} has ended with {process.returncode}, and starts again: {last}")
                 time.sleep(1)
                 self.start_node(name)
