@@ -36,7 +36,8 @@ package final class EtcdOwnershipStore: OwnershipStore {
     ///   - seen: The identity and revision that this node saw in an earlier run. With it no store is created, and the
     ///     existing store must be the same and not older.
     /// - Throws: 10020 for another store than the one seen, an older one, none although one was seen, or a damaged one;
-    ///   10021 if etcd cannot be reached, refuses, or does not answer within ten times `timeout`; 10006. The message contains the endpoints and what to do.
+    ///   10021 if etcd cannot be reached, refuses, or does not answer within ten times `timeout`; 10006. The message
+    ///   contains the endpoints and what to do.
     package init(
         _ configuration: EtcdConfiguration, cluster: ClusterID, seen: OwnershipMark? = nil, log: Logger
     ) async throws(ApusError) {
