@@ -361,7 +361,7 @@ let package = Package(
         .target(
             name: "CApusTestTLS", path: "Sources/Testing/CApusTestTLS",
             linkerSettings: [.linkedLibrary("ssl"), .linkedLibrary("crypto")]),
-        layer("Testing", "ApusTestKit", ["ApusCore", "CApusTestTLS", nioCore, nioPosix, nioHTTP1, nioTLS]),
+        layer("Testing", "ApusTestKit", ["ApusCore", "CApusTestTLS", nioCore, nioPosix, nioHTTP1, nioTLS, log]),
         layer(
             "Testing", "ApusSimulation",
             ["ApusCore", "ApusWire", "ApusStorage", "ApusCluster", "ApusCalls", nioCore, dequeModule, protobuf]),
@@ -370,7 +370,7 @@ let package = Package(
             "ApusRelayTests",
             ["ApusCore", "ApusThreads", "ApusTraversal", "ApusRelay", "ApusHTTP", "ApusTestKit", "CApusTLS", log]),
         test("ApusCoreTests", ["ApusCore", log]),
-        test("ApusCryptoTests", ["ApusCore", "ApusCrypto", "CApusCrypto"]),
+        test("ApusCryptoTests", ["ApusCore", "ApusCrypto", "ApusTestKit", "CApusCrypto"]),
         test(
             "ApusTLSTests",
             ["ApusCore", "ApusTLS", "ApusTransport", "ApusTestKit", nioCore, nioEmbedded, nioPosix, nioTLS]),

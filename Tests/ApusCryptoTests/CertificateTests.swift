@@ -1,5 +1,6 @@
 import ApusCore
 import ApusCrypto
+import ApusTestKit
 import CApusCrypto
 import Foundation
 import Testing
@@ -19,7 +20,7 @@ struct CertificateTests {
 
     @Test("Certificates of earlier releases are read with their facts, and written as they were")
     func earlier() throws {
-        let node = try Self.read(Fixtures.node)
+        let node = try Self.read(EarlierCertificates.node)
         #expect(node.serial == "d477898a257ad3e7f5c6771a30bf5b31c1d64db3")
         #expect(node.notBefore == Self.now - 3600)
         #expect(node.notAfter == Self.now + 2 * 365 * 86_400)
@@ -31,13 +32,13 @@ struct CertificateTests {
                 "address([10, 0, 0, 5])", "address([253, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5])",
                 #"uri("apus://node/n1")"#,
             ])
-        let authority = try Self.read(Fixtures.authority)
+        let authority = try Self.read(EarlierCertificates.authority)
         #expect(authority.alternativeNames?.isEmpty == true)
         #expect(authority.serial == "b567d005340982a0ca2bf6dcecce73c9e2289678")
-        #expect(try Self.read(Fixtures.clients).serial == "27c13f793f484ed16a537eb794c01a012a160b3c")
+        #expect(try Self.read(EarlierCertificates.clients).serial == "27c13f793f484ed16a537eb794c01a012a160b3c")
         #expect(node.isSigned(by: authority) && authority.isSigned(by: authority))
         #expect(!authority.isSigned(by: node) && !node.isSigned(by: node))
-        for pem in [Fixtures.node, Fixtures.authority, Fixtures.clients] {
+        for pem in [EarlierCertificates.node, EarlierCertificates.authority, EarlierCertificates.clients] {
             #expect(try Self.read(pem).pemRepresentation.isExactly(pem))
         }
     }
@@ -57,7 +58,7 @@ struct CertificateTests {
             fields, subject: P256.Signing.PrivateKey().publicKey, issuer: issuer,
             issuerKey: Certificate.PrivateKey(pemRepresentation: key))
         #expect(issued.isSigned(by: issuer))
-        #expect(try !issued.isSigned(by: Self.read(Fixtures.authority)))
+        #expect(try !issued.isSigned(by: Self.read(EarlierCertificates.authority)))
         #expect(issued.notBefore == Self.now && issued.notAfter == Self.now + 60)
     }
 
@@ -96,7 +97,7 @@ struct CertificateTests {
 
     @Test("Bytes that are no certificate are refused")
     func malformed() throws {
-        let der = try Self.der(Fixtures.node)
+        let der = try Self.der(EarlierCertificates.node)
         for count in 0..<der.count {
             #expect(throws: CryptoError.self) { try Certificate(derRepresentation: Array(der[..<count])) }
         }
@@ -110,8 +111,8 @@ struct CertificateTests {
 
     @Test("Changed bytes are refused, or are a certificate that nobody has signed; nothing crashes")
     func mutated() throws {
-        let der = try Self.der(Fixtures.node)
-        let authority = try Self.read(Fixtures.authority)
+        let der = try Self.der(EarlierCertificates.node)
+        let authority = try Self.read(EarlierCertificates.authority)
         var random = SeededGenerator(seed: 7)
         var (read, signed) = (0, 0)
         func check(_ changed: [UInt8]) {

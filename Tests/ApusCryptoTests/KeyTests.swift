@@ -1,5 +1,6 @@
 import ApusCore
 import ApusCrypto
+import ApusTestKit
 import CApusCrypto
 import Foundation
 import Testing
@@ -84,7 +85,8 @@ struct KeyTests {
     @Test("Keys of other kinds, with a password, of more than one, or too long, are refused")
     func otherKeys() {
         let texts = [
-            "", "no key", Fixtures.p256Public, Fixtures.node, Fixtures.p256Encrypted, Fixtures.p384, Fixtures.k256,
+            "", "no key", Fixtures.p256Public, EarlierCertificates.node, Fixtures.p256Encrypted, Fixtures.p384,
+            Fixtures.k256,
             Fixtures.rsa, Fixtures.rsaPKCS1, Fixtures.ed25519, Fixtures.p256Explicit,
             Fixtures.p256 + "\n" + Fixtures.p256,
             String(Fixtures.p256.dropLast(40)), Fixtures.p256.replacing("BEGIN PRIVATE", with: "BEGIN EC PRIVATE"),
@@ -98,7 +100,7 @@ struct KeyTests {
                 try P256.Signing.PrivateKey(pemRepresentation: text)
             }
         }
-        for text in [Fixtures.p256, Fixtures.node, Fixtures.p256Public + "\n" + Fixtures.p256Public, ""] {
+        for text in [Fixtures.p256, EarlierCertificates.node, Fixtures.p256Public + "\n" + Fixtures.p256Public, ""] {
             #expect(throws: CryptoError.self, "\(text.prefix(60))") {
                 try P256.Signing.PublicKey(pemRepresentation: text)
             }

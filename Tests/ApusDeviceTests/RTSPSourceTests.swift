@@ -1,6 +1,7 @@
 import ApusCore
 import ApusDevice
 import ApusMedia
+import ApusTestKit
 import Logging
 import NIOCore
 import Synchronization
@@ -100,29 +101,5 @@ struct RTSPSourceTests {
         let absent = await collect(from: RTSPSource(url: "rtsp://127.0.0.1:9/", log: log), seconds: 1)
         #expect(absent.isEnded && absent.failure == nil)
         #expect((MonotonicTime.now() - start) < .seconds(3))
-    }
-}
-
-/// Collects what is logged, with its metadata.
-final class LogLines: LogHandler, Sendable {
-    private let lines = Mutex("")
-    var text: String { lines.withLock { $0 } }
-    var logger: Logger { Logger(label: "test") { [self] _ in self } }
-
-    var metadata: Logger.Metadata {
-        get { [:] }
-        set { _ = newValue }
-    }
-    var logLevel: Logger.Level {
-        get { .trace }
-        set { _ = newValue }
-    }
-    subscript(metadataKey key: String) -> Logger.Metadata.Value? {
-        get { nil }
-        set { _ = newValue }
-    }
-
-    func log(event: LogEvent) {
-        lines.withLock { $0 += "\(event.level): \(event.message) \(event.metadata ?? [:])\n" }
     }
 }

@@ -3,6 +3,7 @@ import ApusContract
 import ApusCore
 import ApusHTTP
 import ApusSessions
+import ApusTestKit
 import Foundation
 import Logging
 import NIOCore
@@ -31,7 +32,7 @@ struct HTTPListenerTests {
         let large = Mutex(0)
         /// The ids of requests about devices, in the order in which they came.
         let ids = Mutex<[String]>([])
-        let audited = LogFacts()
+        let audited = LogLines()
 
         init(requestTimeoutMax: Duration = .seconds(60), requestsPerSecondEach: Int = 5) {
             (self.requestTimeoutMax, self.requestsPerSecondEach) = (requestTimeoutMax, requestsPerSecondEach)

@@ -1,13 +1,15 @@
 import ApusCore
 import ApusRelay
+import ApusTestKit
 import ApusTraversal
+import Logging
 import Testing
 
 @Suite("Lines that clients can cause in the relay's log")
 struct AllocationLineTests {
     @Test("A thousand allocations that begin and end write a hundred lines in a second, and how many were left out")
     func lines() throws {
-        let lines = LogLines()
+        let lines = LogLines(from: .info)
         let relay = try RelayUnderTest(log: lines.logger)
         defer { relay.control.stop() }
         let client = relay.client()

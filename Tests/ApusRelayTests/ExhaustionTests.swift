@@ -1,5 +1,6 @@
 import ApusCore
 import ApusRelay
+import ApusTestKit
 import ApusTraversal
 import Logging
 import Testing
@@ -8,7 +9,7 @@ import Testing
 struct ExhaustionTests {
     @Test("Allocations beyond their share of descriptors get 508, the log says why, and an end makes room")
     func share() throws {
-        let lines = LogLines()
+        let lines = LogLines(from: .info)
         let relay = try RelayUnderTest(log: lines.logger, socketsMax: 3)
         defer { relay.control.stop() }
         // The clients stay open: a client at the port of one that is closed has that one's allocation, and gets 437.

@@ -1,5 +1,6 @@
 import ApusCore
 import ApusRelay
+import ApusTestKit
 import ApusTraversal
 import Logging
 import Synchronization
@@ -186,7 +187,7 @@ struct PeerStreamTests {
 
     @Test("The end of the process waits for what data connections carried, and for nothing else")
     func processEnds() throws {
-        let lines = LogLines()
+        let lines = LogLines(from: .info)
         let relay = try RelayUnderTest(log: lines.logger) { $0.isTCPAllowed = true }
         let (client, _, data, peer) = try pair(relay)
         // The client's own connection carries the allocation.

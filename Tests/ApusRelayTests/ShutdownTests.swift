@@ -1,5 +1,6 @@
 import ApusCore
 import ApusRelay
+import ApusTestKit
 import ApusTraversal
 import Logging
 import Testing
@@ -16,7 +17,7 @@ struct ShutdownTests {
 
     @Test("Each allocation that lives has its line, with all that it carried to the last packet")
     func counted() throws {
-        let lines = LogLines()
+        let lines = LogLines(from: .info)
         let relay = try start(lines)
         let client = relay.client(user: "ann")
         let peer = LoopbackSocket()
@@ -44,7 +45,7 @@ struct ShutdownTests {
 
     @Test("Beyond a thousand lines one line has the rest, and the end of the process stays short")
     func bounded() throws {
-        let lines = LogLines()
+        let lines = LogLines(from: .info)
         let relay = try start(lines)
         let more = 40
         var clients: [TurnTestClient] = []

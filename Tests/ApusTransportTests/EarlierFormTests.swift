@@ -1,4 +1,5 @@
 import ApusCore
+import ApusTestKit
 import ApusTransport
 import ApusWire
 import Foundation
@@ -12,58 +13,12 @@ struct EarlierFormTests {
     private static let cluster = ClusterID(unchecked: "home")
     private static let name = NodeName(unchecked: "n1")
 
-    private static let authority = """
-        -----BEGIN CERTIFICATE-----
-        MIIBsDCCAVagAwIBAgIVALVn0AU0CYKgyiv23OzOc8niKJZ4MAoGCCqGSM49BAMC
-        MDQxDTALBgNVBAoMBEFwdXMxIzAhBgNVBAMMGkFwdXMgY2x1c3RlciBob21lIGI1
-        NjdkMDA1MB4XDTI2MDkyMTEzMTMyMFoXDTM2MDkxODE0MTMyMFowNDENMAsGA1UE
-        CgwEQXB1czEjMCEGA1UEAwwaQXB1cyBjbHVzdGVyIGhvbWUgYjU2N2QwMDUwWTAT
-        BgcqhkjOPQIBBggqhkjOPQMBBwNCAAShkxIRJiCM1w9fzfOl/uQpagFS1ZBayCvT
-        9/HtrxQLcCoDTw7X5fC3qM+Js1Hw6wP8gjtgpcm+iPBN21vEn3Cdo0UwQzASBgNV
-        HRMBAf8ECDAGAQH/AgEAMA4GA1UdDwEB/wQEAwIBBjAdBgNVHQ4EFgQU0J5smks6
-        HzLnvzWb3vCuZCyjpPEwCgYIKoZIzj0EAwIDSAAwRQIgTOxPEcI3zf3kddBejAmg
-        xHQm8fwJG2kiwTpqfxGCctkCIQDR+F1OPGEb7i/8OKl1Yv25GdhdiMLXrvsG/Anz
-        kx8NiQ==
-        -----END CERTIFICATE-----
-        """
     private static let authorityKey = """
         -----BEGIN PRIVATE KEY-----
         MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgrHfDzJH7s0tI3LkH
         Uoe3QgIVCbfKMCdnUfPYXnIAw8OhRANCAAShkxIRJiCM1w9fzfOl/uQpagFS1ZBa
         yCvT9/HtrxQLcCoDTw7X5fC3qM+Js1Hw6wP8gjtgpcm+iPBN21vEn3Cd
         -----END PRIVATE KEY-----
-        """
-    private static let node = """
-        -----BEGIN CERTIFICATE-----
-        MIICODCCAd6gAwIBAgIVANR3iYoletPn9cZ3GjC/WzHB1k2zMAoGCCqGSM49BAMC
-        MDQxDTALBgNVBAoMBEFwdXMxIzAhBgNVBAMMGkFwdXMgY2x1c3RlciBob21lIGI1
-        NjdkMDA1MB4XDTI2MDkyMTEzMTMyMFoXDTI4MDkyMDE0MTMyMFowHDENMAsGA1UE
-        CgwEQXB1czELMAkGA1UEAwwCbjEwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAASw
-        fdlb6Xp8ATyF4rlpWNDHE5KEetg+fA61nw/xlpIVeFdfHJ0n4WNU1/sxFMwlo13g
-        NeEfB88D6m+1i9tQLUXno4HkMIHhMAwGA1UdEwEB/wQCMAAwDgYDVR0PAQH/BAQD
-        AgeAMB0GA1UdJQQWMBQGCCsGAQUFBwMBBggrBgEFBQcDAjBiBgNVHREEWzBZggls
-        b2NhbGhvc3SHBH8AAAGHEAAAAAAAAAAAAAAAAAAAAAGCDGhvc3QuZXhhbXBsZYcE
-        CgAABYcQ/QAAAAAAAAAAAAAAAAAABYYOYXB1czovL25vZGUvbjEwHQYDVR0OBBYE
-        FLMRik3Onxo3EOqf/mCLByYbf7ruMB8GA1UdIwQYMBaAFNCebJpLOh8y5781m97w
-        rmQso6TxMAoGCCqGSM49BAMCA0gAMEUCIETSrUgLuS210t43aOgf14sf0xxmMbzQ
-        No7xnv18eS/xAiEAn8ujHtlgLHcHcOgZJHykk6u/OIsbR4RaKPPx2vNQI+Q=
-        -----END CERTIFICATE-----
-        """
-    private static let clients = """
-        -----BEGIN CERTIFICATE-----
-        MIICFzCCAb2gAwIBAgIUJ8E/eT9ITtFqU363lMAaASoWCzwwCgYIKoZIzj0EAwIw
-        NDENMAsGA1UECgwEQXB1czEjMCEGA1UEAwwaQXB1cyBjbHVzdGVyIGhvbWUgYjU2
-        N2QwMDUwHhcNMjYwOTIxMTMxMzIwWhcNMjgwOTIwMTQxMzIwWjAuMQ0wCwYDVQQK
-        DARBcHVzMR0wGwYDVQQDDBRBcHVzIGNsaWVudCBsaXN0ZW5lcjBZMBMGByqGSM49
-        AgEGCCqGSM49AwEHA0IABARCCp/siD35QuufpDk3hLEdsfprLbV+nLBSkYRRwCW3
-        D84EVgKwvCpXBFQFbIry/m+tvkfHxUbKBYz8qCHrqBKjgbIwga8wDAYDVR0TAQH/
-        BAIwADAOBgNVHQ8BAf8EBAMCB4AwEwYDVR0lBAwwCgYIKwYBBQUHAwEwOgYDVR0R
-        BDMwMYIJbG9jYWxob3N0hwR/AAABhxAAAAAAAAAAAAAAAAAAAAABggxkb29yLmV4
-        YW1wbGUwHQYDVR0OBBYEFDtJAS2060aJK+x54B0Qu15OLZZiMB8GA1UdIwQYMBaA
-        FNCebJpLOh8y5781m97wrmQso6TxMAoGCCqGSM49BAMCA0gAMEUCIFXkTKr2jIA/
-        scPbZKi9R4DJJ0Zk11pwtv8nXXTm98QfAiEApygroA9ZBFrgWcc4BE2uEkj1Ge9t
-        hksaSBUStlDH67E=
-        -----END CERTIFICATE-----
         """
     private static let late = """
         -----BEGIN CERTIFICATE-----
@@ -82,7 +37,8 @@ struct EarlierFormTests {
         -----END CERTIFICATE-----
         """
 
-    private static let earlier = ClusterPKI.Issued(certificatePEM: authority, privateKeyPEM: authorityKey)
+    private static let earlier = ClusterPKI.Issued(
+        certificatePEM: EarlierCertificates.authority, privateKeyPEM: authorityKey)
 
     /// The part of a certificate that is the same for all with the same fields: what its authority signs, from the
     /// algorithm of the signature on. The key, its identifier, and a part of an authority's name are left out.
@@ -112,13 +68,13 @@ struct EarlierFormTests {
     @Test("An authority, a node and client listeners get certificates with the same fields and extensions")
     func certificates() throws {
         let authority = try ClusterPKI.makeAuthority(cluster: Self.cluster, at: Self.now)
-        #expect(try Self.form(authority.certificatePEM) == Self.form(Self.authority))
+        #expect(try Self.form(authority.certificatePEM) == Self.form(EarlierCertificates.authority))
         let node = try ClusterPKI.issueNode(
             Self.name, hosts: ["host.example", "10.0.0.5", "fd00::5"], authority: Self.earlier, at: Self.now)
-        #expect(try Self.form(node.certificatePEM) == Self.form(Self.node))
+        #expect(try Self.form(node.certificatePEM) == Self.form(EarlierCertificates.node))
         let clients = try ClusterPKI.issueClientEndpoint(
             hosts: ["door.example"], authority: Self.earlier, at: Self.now)
-        #expect(try Self.form(clients.certificatePEM) == Self.form(Self.clients))
+        #expect(try Self.form(clients.certificatePEM) == Self.form(EarlierCertificates.clients))
         // After 2049 a time has another type (RFC 5280 §4.1.2.5).
         let late = try ClusterPKI.issueNode(
             Self.name, authority: Self.earlier, at: Self.now, lifetime: .seconds(40 * 365 * 86_400))
@@ -136,34 +92,35 @@ struct EarlierFormTests {
         }
         let authority = try ClusterPKI.makeAuthority(cluster: Self.cluster, at: Self.now)
         let node = try ClusterPKI.issueNode(Self.name, authority: Self.earlier, at: Self.now)
-        let bundle = authority.certificatePEM + "\n" + Self.authority + "\n"
+        let bundle = authority.certificatePEM + "\n" + EarlierCertificates.authority + "\n"
         let read = try secrets(node, bundle)
         #expect(read.authority.serial == "b567d005340982a0ca2bf6dcecce73c9e2289678")
         #expect(read.certificate.node == Self.name)
         #expect(throws: ApusError(.configurationInvalid)) { try secrets(node, authority.certificatePEM) }
         let new = try ClusterPKI.issueNode(Self.name, authority: authority, at: Self.now)
         #expect(try secrets(new, bundle).authority.serial != read.authority.serial)
-        #expect(throws: ApusError(.configurationInvalid)) { try secrets(new, Self.authority) }
+        #expect(throws: ApusError(.configurationInvalid)) { try secrets(new, EarlierCertificates.authority) }
     }
 
     @Test("The facts and hosts of a certificate of an earlier release are read")
     func facts() throws {
-        let facts = try CertificateFacts.all(pem: Array((Self.node + "\n" + Self.authority).utf8), source: "x")
+        let facts = try CertificateFacts.all(
+            pem: Array((EarlierCertificates.node + "\n" + EarlierCertificates.authority).utf8), source: "x")
         #expect(facts.map(\.node) == [Self.name, nil])
         #expect(facts[0].serial == "d477898a257ad3e7f5c6771a30bf5b31c1d64db3")
         #expect(facts[0].notAfter == Self.now + 2 * 365 * 86_400)
-        #expect(try ClusterPKI.hosts(ofPEM: Self.node) == ["host.example", "10.0.0.5", "fd00::5"])
-        #expect(try ClusterPKI.hosts(ofPEM: Self.clients) == ["door.example"])
+        #expect(try ClusterPKI.hosts(ofPEM: EarlierCertificates.node) == ["host.example", "10.0.0.5", "fd00::5"])
+        #expect(try ClusterPKI.hosts(ofPEM: EarlierCertificates.clients) == ["door.example"])
     }
 
     @Test("What is no authority, or no name, is refused with its number")
     func refused() {
-        let texts = ["", "no key", Self.node, String(Self.authorityKey.dropLast(30))]
+        let texts = ["", "no key", EarlierCertificates.node, String(Self.authorityKey.dropLast(30))]
         for text in texts {
-            let broken = ClusterPKI.Issued(certificatePEM: Self.authority, privateKeyPEM: text)
+            let broken = ClusterPKI.Issued(certificatePEM: EarlierCertificates.authority, privateKeyPEM: text)
             #expect(throws: ApusError(.configurationInvalid)) { try ClusterPKI.issueNode(Self.name, authority: broken) }
         }
-        for text in ["", "no certificate", Self.authorityKey, String(Self.authority.dropLast(60))] {
+        for text in ["", "no certificate", Self.authorityKey, String(EarlierCertificates.authority.dropLast(60))] {
             let broken = ClusterPKI.Issued(certificatePEM: text, privateKeyPEM: Self.authorityKey)
             #expect(throws: ApusError(.configurationInvalid)) { try ClusterPKI.issueNode(Self.name, authority: broken) }
             #expect(throws: ApusError(.configurationInvalid)) { try ClusterPKI.hosts(ofPEM: text) }
