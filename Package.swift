@@ -92,7 +92,9 @@ let package = Package(
         .package(url: "https://github.com/apple/swift-metrics", from: "2.13.0"),
         .package(url: "https://github.com/apple/swift-nio", from: "2.101.0"),
         .package(url: "https://github.com/apple/swift-nio-extras", from: "1.35.0"),
-        .package(url: "https://github.com/apple/swift-protobuf", from: "1.39.0"),
+        // Without its traits: nothing uses them, and SwiftPM names them in another order in each build, which
+        // compiles it again.
+        .package(url: "https://github.com/apple/swift-protobuf", from: "1.39.0", traits: []),
         .package(url: "https://github.com/groue/GRDB.swift", from: "7.10.0"),
         .package(url: "https://github.com/hummingbird-project/hummingbird", from: "2.28.0", traits: []),
         .package(url: "https://github.com/jpsim/Yams", from: "6.2.0"),
@@ -324,7 +326,7 @@ let package = Package(
                 "ApusRelayNode", "ApusNode", "ApusClient", "ApusDevice", "ApusTLS", "ApusTraversal", "ApusLocal",
                 "ApusThreads", "CApusThreads", nioCore, nioPosix, nioHTTP1, nioFoundationCompat, protobuf, unixSignals,
                 log, coreMetrics, arguments,
-            ], for: .size),
+            ], for: .compileTime),
         .executableTarget(
             name: "apus", dependencies: ["ApusCommand"], path: "Sources/Command/apus", swiftSettings: apusSettings,
             linkerSettings: apusLinker),

@@ -145,8 +145,8 @@ struct ExampleServiceTests {
             try cluster.run("admin", "token", "--role", "app", "--account", "load-\(number)", "--ttl", "2h")
                 .output.trimmingCharacters(in: .whitespacesAndNewlines)
         }
-        // With a pause, 24 clients ask for several hundred changes a second, and leave processors to other tests.
-        let pause: UInt32 = Self.wantedKillCount == nil ? 30_000 : 0
+        // With a pause, 24 clients ask for some two hundred changes a second, and leave processors to other tests.
+        let pause: UInt32 = Self.wantedKillCount == nil ? 100_000 : 0
         let load = DoorLoad(ports: Self.ports, clients: 24, tokens: tokens, pause: pause)
         for _ in 0..<Self.killCount {
             try await Task.sleep(for: .milliseconds(.random(in: 100...900)))

@@ -71,8 +71,8 @@ cmp -s "$lock_folder/packages.lock" "$lock_folder/../../Package.resolved" ||
 
 # Flags of every build: an import that Package.swift does not declare is an error. A module's interface comes from the
 # compiler that makes its code, and not from a second one that reads the whole module again.
-build_flags=(--explicit-target-dependency-import-check error "${lock_flags[@]}"
-    -Xswiftc -no-emit-module-separately-wmo)
+compiler_flags=(-Xswiftc -no-emit-module-separately-wmo)
+build_flags=(--explicit-target-dependency-import-check error "${lock_flags[@]}" "${compiler_flags[@]}")
 
 # Flags of a test run on top: the same build as without tests, since no test needs @testable.
 test_flags=(--disable-xctest --disable-testable-imports)
