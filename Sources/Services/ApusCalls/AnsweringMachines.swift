@@ -5,14 +5,14 @@ package protocol AnsweringMachines: Sendable {
     /// The machine of the first of these parties that has one; nil if none has.
     func machine(of parties: [CallParty]) async -> CallAnswering?
 
-    /// A call of this node's shards asks to record its message, or says that it is over. The same comes again until the
-    /// message is stored. Returns at once.
+    /// A call of this node's shards asks to record its message, or reports that it is over. The call repeats the
+    /// request until the message is stored. Returns at once.
     ///
     /// - Parameter report: called on any thread.
     func record(_ recording: CallRecording, report: @escaping @Sendable (MessageReport) -> Void)
 }
 
-/// What a call learns of its message.
+/// A report to a call about its message.
 package enum MessageReport: Sendable {
     /// It is stored, or there is nothing to store.
     case stored

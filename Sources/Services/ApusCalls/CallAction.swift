@@ -1,6 +1,6 @@
 /// What a change of a call causes. The owner carries it out when the change is confirmed.
 ///
-/// Each action may come again until it is confirmed, also after the death of an owner. A leg therefore recognizes
+/// Each action may be repeated until it is confirmed, also after the death of an owner. A leg therefore recognizes
 /// repetitions by the call's id and the kind of the notice.
 package enum CallAction: Sendable, Hashable {
     /// Claim the party for the call, or renew the claim. The answer is ``CallClusterEvent/partyClaimed(_:)`` or
@@ -18,7 +18,7 @@ package enum CallAction: Sendable, Hashable {
     case reportAccepted(CallGrant)
     /// Notify the caller or the winner that the call is over.
     case reportEnd(leg: Int, CallLegEnd)
-    /// Make the media channels of the caller and of the winner. They end by themselves at this time, in Unix
+    /// Make the media channels of the caller and of the winner. They expire at this time, in Unix
     /// milliseconds.
     case reserveChannels(untilMs: Int64)
     case releaseChannels
@@ -72,7 +72,7 @@ package enum CallClusterEvent: Sendable, Hashable {
     case partyClaimed(CallParty)
     /// The party is on another call, or was claimed by another call since.
     case partyRefused(CallParty)
-    /// The party calls this call's caller, and that call goes on instead.
+    /// The party calls this call's caller, and that call continues instead.
     case partyCrossed(CallParty)
     case partyReleased(CallParty)
     /// The leg has no session, and no push reaches it.

@@ -30,7 +30,7 @@ package struct CallConfiguration: Sendable, Hashable {
     package var endedTimeMax: Duration = .seconds(120)
     /// How long an ended call is kept at most whose record cannot be written.
     package var recordTimeMax: Duration = .seconds(2 * 3600)
-    /// The longest time after which such a record is tried again. Long enough for the call to leave memory meanwhile.
+    /// The longest delay before such a record is tried again. Long enough for the call to leave memory in between.
     package var recordRetryMax: Duration = .seconds(300)
     /// How long the media channels are kept after a hang-up if the caller has asked for it (CALL-16).
     package var keepConnectTime: Duration = .seconds(60)

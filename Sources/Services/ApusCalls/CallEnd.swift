@@ -16,7 +16,7 @@ package import ApusCore
 /// | duration ended | | −2530 | −2530 |
 /// | lost | a leg | −2532; −2523 for a called leg if the caller was lost before the accept | the same |
 /// | failed | a leg | its own number; see ``peerNumber(of:)`` | the same |
-/// | answered by others | a called leg | the call goes on | −2522 |
+/// | answered by others | a called leg | the call continues | −2522 |
 /// | message left | the caller, or the longest message | 0 | −2530 |
 package struct CallLegEnd: Sendable, Hashable {
     package let reason: CallEndReason
@@ -81,7 +81,7 @@ package struct CallFlags: Sendable, Hashable {
     package var outgoing = false
     /// A called leg has rung: for the caller any leg, for a called leg itself.
     package var answered = false
-    /// The call was accepted: for the caller by any leg, for a called leg by itself.
+    /// The call was accepted: for the caller by any leg, for a called leg by that leg.
     package var accepted = false
     /// The caller and the winner have media.
     package var connected = false

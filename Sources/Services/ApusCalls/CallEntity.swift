@@ -53,7 +53,7 @@ extension CallFinished: NodeMessage {
 }
 
 extension CallID {
-    /// A call of this shard. Whoever does not know the number cannot guess the id.
+    /// A call of this shard. The id cannot be guessed without the number.
     package init(shard: ShardID, _ number: RequestID) {
         let shard = String(shard.rawValue, radix: 16)
         let digits = [number.high, number.low].map { half in
@@ -185,7 +185,7 @@ package struct CallKind {
         case .stopRinging(let leg, let end), .reportEnd(let leg, let end):
             try Self.notify(leg, of: state, .ended, &scope, end: end)
             if state.legs[leg].byPush, state.legs[leg].sends == 1 {
-                // An app that has taken the call hears of the end over its session.
+                // An app that has taken the call is notified of the end over its session.
                 let isPart = if case .reportEnd = action { true } else { false }
                 let hasTaken = isPart || (state.legs[leg].session != 0 && state.legs[leg].lostMs == 0)
                 try push(leg, of: state, &scope, end: hasTaken ? .taken : .cancelled)
@@ -266,7 +266,7 @@ package struct CallKind {
 }
 
 extension CallParties {
-    /// What a leg learns that takes part.
+    /// What a leg that takes part receives.
     fileprivate init(_ state: CallState, for leg: CallPeek) {
         self.init()
         (caller, called) = (state.party(of: 0), state.claims.dropFirst().map(\.party))

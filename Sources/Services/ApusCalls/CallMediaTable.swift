@@ -53,7 +53,7 @@ final class CallMediaTable: Sendable {
         }
     }
 
-    /// The call has confirmed the entry. Returns false if the media have ended meanwhile.
+    /// The call has confirmed the entry. Returns false if the media have ended since the request.
     func confirmed(_ key: Key, _ right: CallMediaRight, now: MonotonicTime = .now()) -> Bool {
         let entry = entries.withLock { entries -> Entry? in
             guard let entry = entries[key.connection]?[key.call] else { return nil }
@@ -97,7 +97,7 @@ final class CallMediaTable: Sendable {
 
     func closed(_ connection: ObjectIdentifier) { entries.withLock { $0[connection] = nil } }
 
-    /// Takes the entries whose calls are to be asked now, at most this many, those that have waited longest first.
+    /// Takes the entries whose calls are due to be asked, at most this many, those that have waited longest first.
     func takeDue(_ countMax: Int, now: MonotonicTime = .now()) -> [(key: Key, session: Session)] {
         entries.withLock { entries in
             var due: [(key: Key, entry: Entry)] = []

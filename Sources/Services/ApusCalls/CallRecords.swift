@@ -50,7 +50,7 @@ package struct CallRecords: Sendable {
     /// Some calls of a party, the newest first, and the token of the next page; empty at the end.
     ///
     /// - Parameter oldest: calls that have begun before are left out. Unix milliseconds.
-    /// - Throws: 21031 for a token that is none.
+    /// - Throws: 21031 for an invalid token.
     func page(
         of party: CallParty, since oldest: Int64, after token: String, limit: Int
     ) async throws(ApusError) -> (calls: [CallState], next: String) {

@@ -69,7 +69,7 @@ extension CallService: CallMedia {
         case .winner: side = .winner
         case .unspecified, .UNRECOGNIZED:
             if parties.over {
-                // Who has lost the right learns that, also if the call has ended for it already.
+                // A client that has lost the right receives 8003, also if the call has ended for it already.
                 guard parties.hasWinner, let error = try await refusal(of: parties.winner, by: parties.caller)
                 else { throw ApusError(.callUnknown) }
                 throw error
@@ -78,7 +78,7 @@ extension CallService: CallMedia {
             throw ApusError(.callParametersInvalid, "nobody has accepted the call yet")
         }
         let peer = side == .caller ? parties.winner : parties.caller
-        // Before the right is checked: if it is lost meanwhile, the session ends.
+        // Before the right is checked: if it is lost during the check, the session ends.
         let device = peer.kind == .device ? DeviceID(unchecked: peer.id) : nil
         if session.role == .app, let device { sessions.uses(device, in: session) }
         if let error = try await refusal(of: parties.winner, by: parties.caller) {

@@ -75,7 +75,7 @@ extension CallService {
         }
         var report = CallReport(kind, by: sender)
         (report.number, report.stage) = (request.code, CallStage(rawValue: request.stage.rawValue) ?? .unspecified)
-        // Whoever has media, or asks for them, is checked again there (right(of:_:)).
+        // The right to media is checked again when they are requested (right(of:_:)).
         guard kind == .accepted else {
             return ClientCallInfo(id, try await ref(id).ask(report, timeout: try call.timeLeft()))
         }
@@ -116,8 +116,8 @@ extension CallService {
         return RequestID(high: high, low: low)
     }
 
-    /// The parties that a request names. The session of an app uses its devices from now on: if a right is lost
-    /// meanwhile, the session ends.
+    /// The parties that a request names. The session of an app uses its devices from now on: it ends if a right is
+    /// lost.
     private func called(_ request: ClientStartCallRequest, _ call: ClientCall) throws(ApusError) -> [CallParty] {
         guard request.targets.count <= configuration.legsMax else {
             throw ApusError(.callParametersInvalid, "a call has at most \(configuration.legsMax) called parties")

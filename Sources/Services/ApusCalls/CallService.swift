@@ -46,7 +46,7 @@ package final class CallService: Service, Sendable {
     private let listener: @Sendable (UInt64, String) -> CallListener
     /// By account: a device's calls count for its account.
     let starts: Mutex<RateLimiter<String>>
-    /// Calls whose records are to be written.
+    /// Calls whose records have not been written yet.
     private let finished: AsyncStream<CallState>
     private let finishedFeed: AsyncStream<CallState>.Continuation
     let placed = Counter(label: "apus_calls_placed_total")
@@ -58,7 +58,7 @@ package final class CallService: Service, Sendable {
     /// Apps to be notified by push.
     let pushes: CallPushQueue
 
-    /// Records that wait to be written. One more is left out: its call asks again.
+    /// Records that wait to be written. A further one is dropped, and its call repeats the request.
     private static let finishedMax = 1024
     /// Records that are written at once.
     private static let writesMax = 32
@@ -66,8 +66,8 @@ package final class CallService: Service, Sendable {
 
     /// Registers the kinds of entities, and the messages between nodes. Created once, before the node is a member.
     ///
-    /// - Parameter onEnded: called for each call that has ended, before its record is written; again if it throws, and
-    ///   if the node dies meanwhile.
+    /// - Parameter onEnded: called for each call that has ended, before its record is written; again if it throws, or
+    ///   if the node dies before the record is written.
     package init(
         _ configuration: CallConfiguration, _ view: ClusterView, _ entities: EntityRegistry,
         _ sessions: SessionService, _ store: any RecordStore, _ runtime: EntityRuntime, _ dispatcher: NodeDispatcher,
@@ -182,7 +182,7 @@ package final class CallService: Service, Sendable {
             isAllowed = devices[0].account != nil && devices[0].account == devices[1].account
         default: isAllowed = false
         }
-        // Who has no right does not learn that the device is disabled.
+        // Without a right, the answer does not reveal that the device is disabled.
         guard isAllowed else { return ApusError(.illegalRelation) }
         return devices.contains(where: \.isDisabled) ? ApusError(.deviceDisabled) : nil
     }
@@ -203,12 +203,12 @@ package final class CallService: Service, Sendable {
                 case .stored: .messageStored
                 case .full: .messageFull
                 }
-            // A call that is not reached asks again.
+            // A call that is not reached repeats its request.
             try? call.tell(CallNote.with { $0.kind = kind })
         }
     }
 
-    /// The shard of a call; nil if its id is none.
+    /// The shard of a call; nil for an invalid id.
     package static func shard(of call: String) -> ShardID? {
         guard let id = CallID(rawValue: call) else { return nil }
         return (try? id.address())?.shard
@@ -276,12 +276,12 @@ package final class CallService: Service, Sendable {
     private func writeRecord(of state: CallState) async {
         guard let id = CallID(rawValue: state.id), let call = try? ref(id) else { return }
         do throws(ApusError) {
-            // First: when this node dies meanwhile, the call asks again as long as it has no record.
+            // Before the record: if this node dies in between, the call repeats the request, since it has no record.
             try await onEnded(EndedCall(state))
             try await records.write(state)
             try call.tell(CallNote.with { $0.kind = .recordWritten })
         } catch {
-            // The call asks again.
+            // The call repeats the request.
             log.debug("The record of a call cannot be written", metadata: Logger.facts(of: error))
         }
     }

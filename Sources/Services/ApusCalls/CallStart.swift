@@ -3,7 +3,7 @@ import SwiftProtobuf
 
 /// The session id of a call (CALL-3). Limits as ``ClusterID``.
 ///
-/// Ids are random and made by the cluster. Whoever does not take part in a call cannot guess its id.
+/// Ids are random and made by the cluster. A client that does not take part in a call cannot guess its id.
 package struct CallID: IdentifierString {
     package let rawValue: String
     package init(unchecked rawValue: String) { self.rawValue = rawValue }

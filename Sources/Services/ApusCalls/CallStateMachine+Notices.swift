@@ -3,7 +3,7 @@ import SwiftProtobuf
 
 /// What is repeated until it is confirmed: notices of legs, and requests to other parts of the cluster.
 extension CallStateMachine {
-    /// The leg has to learn this stage.
+    /// Notifies the leg of this stage.
     mutating func notify(_ leg: Int, _ stage: CallStage, at now: Int64, _ actions: inout [CallAction]) {
         guard stage.rawValue > state.legs[leg].stage.rawValue else { return }
         (state.legs[leg].stage, state.legs[leg].sends) = (stage, 0)
@@ -113,7 +113,7 @@ extension CallStateMachine {
                 }
             }
         case .claimed: state.claims[index].sends = 0
-        // The answer to a claim that came late. The party must not wait until the claim ends by itself.
+        // The answer to a claim came late. The party must not wait until the claim expires.
         case .unspecified, .refused, .releasing, .released, .UNRECOGNIZED: actions.append(.release(party))
         }
     }
@@ -127,7 +127,7 @@ extension CallStateMachine {
             return end(.glareLost, by: 0, at: now, &actions)
         }
         guard !isAnswered else {
-            // The claim had ended by itself, and the call goes on without it. It is renewed at the next time.
+            // The claim had expired, and the call continues without it. It is renewed at the next time.
             state.claims[index].sends = 0
             return
         }

@@ -1,6 +1,6 @@
 import ApusCore
 
-/// Events of the cluster, and what ends by itself.
+/// Events of the cluster, and what expires.
 extension CallStateMachine {
     /// The cluster reports an event. It has no effect if the call does not expect it.
     package mutating func handle(_ event: CallClusterEvent, at now: Int64, _ actions: inout [CallAction]) {
@@ -72,7 +72,7 @@ extension CallStateMachine {
         return timeouts.min { $0.due < $1.due }
     }
 
-    /// When an ended call is forgotten; nil while it goes on.
+    /// When an ended call is forgotten; nil before its end.
     private var forgetMs: Int64? {
         guard state.phase == .ended else { return nil }
         let isConfirmed =

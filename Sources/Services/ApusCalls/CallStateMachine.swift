@@ -16,17 +16,17 @@ import SwiftProtobuf
 /// the cancel has lost, and its leg receives −2523. For two parties that call each other see ``PartyStateMachine``.
 ///
 /// **Parties.** A party is on one call at a time (CALL-5). The call claims the caller's party, then the called ones,
-/// and rings a leg when its party is claimed. A claim ends by itself unless the call renews it, so the loss of a call
-/// without a trace keeps nobody busy for longer than ``CallConfiguration/claimTime``.
+/// and rings a leg when its party is claimed. A claim expires unless the call renews it, so the loss of a call
+/// without a trace keeps no party busy for longer than ``CallConfiguration/claimTime``.
 ///
 /// **Notices.** The state has what each leg has to be notified of and what it has confirmed. What is not confirmed is
-/// sent again, also by the next owner after a death. A leg ignores a notice that it has had, so it learns each once.
+/// sent again, also by the next owner after a death. A leg ignores repetitions, so it handles each notice once.
 /// Claims, channels and the record are repeated in the same manner.
 ///
 /// **Events** can be repeated without a further effect. An event that comes too late changes nothing, and its answer
 /// says how the call has ended for the leg.
 ///
-/// **Answering machine.** If nobody accepts in time, or nobody is left who could, the answering machine of a called
+/// **Answering machine.** If no leg accepts in time, or none is left that could, the answering machine of a called
 /// party answers. The called parties are free again, and the caller publishes until it hangs up or the message has its
 /// longest length.
 ///
@@ -124,7 +124,7 @@ package struct CallStateMachine: Sendable {
         switch event {
         case .sessionStarted, .sessionEnded: return known
         case .joined, .rang, .accepted, .rejected, .wasBusy, .cancelled, .hungUp, .connected, .failed, .confirmed:
-            // A leg that was not notified of the call does not learn that there is one.
+            // To a leg that was not notified of the call, the answer does not reveal it.
             guard known == 0 || state.legs[known].sends > 0 else { throw ApusError(.callUnknown) }
             return known
         }
@@ -269,7 +269,7 @@ package struct CallStateMachine: Sendable {
         }
     }
 
-    /// Ends a called leg before the accept. The call goes on as long as a leg is left.
+    /// Ends a called leg before the accept. The call continues as long as a leg is left.
     mutating func remove(
         _ leg: Int, _ reason: CallEndReason, _ code: ErrorCode?, isOwn: Bool, at now: Int64,
         _ actions: inout [CallAction]
@@ -347,9 +347,9 @@ package struct CallStateMachine: Sendable {
         guard let reason = move(trigger)?.reason else { return }
         state.end = .with { ($0.reason, $0.leg, $0.number) = (reason, UInt32(leg), number) }
         state.endedMs = now
-        // If an answering machine has answered in the same change, the caller learns the end alone.
+        // If an answering machine has answered in the same change, the caller is notified of the end only.
         actions.removeAll { if case .reportAccepted = $0 { true } else { false } }
-        // Nobody is called any more. What a caller has sent must not fill the owner's memory meanwhile.
+        // No leg is called from now on. What the caller has sent must not fill the owner's memory.
         state.extra = CallState().extra
         let isOwn = [.cancelled, .hungUp, .messageEnded, .rejected, .failed].contains(trigger)
         for other in state.legs.indices where other == 0 || state.legs[other].status != .ended {

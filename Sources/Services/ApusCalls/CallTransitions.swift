@@ -24,7 +24,7 @@ package enum CallTrigger: String, Sendable, CaseIterable {
     case lost
     case connectTimedOut = "connect time-out"
     case durationEnded = "duration"
-    /// Nobody can accept any more, or has in time, and a called party has an answering machine.
+    /// No leg has accepted in time, or none is left that could, and a called party has an answering machine.
     case machineAnswers = "answering machine"
     /// The caller has left its message, and hangs up.
     case messageEnded = "message ended"

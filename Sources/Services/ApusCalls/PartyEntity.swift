@@ -97,7 +97,7 @@ package struct PartyKind {
             party.state = machine.state
             if let next = machine.nextMs { try scope.remind(Self.reminder, at: next) }
             guard party.listeners.isEmpty, machine.nextMs == nil else { return }
-            // Nobody takes calls. What remains is the id of the last call, which has released the party for good.
+            // No connection takes calls. What remains is the id of the last call, which has released the party.
             party = CallPartyEntity()
             scope.isDone = true
         }
@@ -159,7 +159,7 @@ package struct PartyKind {
         if let next = machine.nextMs, !scope.reminders.contains(where: { $0.due <= next }) {
             try scope.remind(Self.reminder, at: next)
         }
-        // Renewals come while a call goes on, so the death of a node is noticed without a message of it.
+        // Renewals arrive during a call, so the death of a node is noticed without a message about it.
         try remove(&party, &scope) { !isAlive($0.node, $0.incarnation) }
         guard answer == .granted else { return }
         for endpoint in message.endpoints.prefix(Self.endpointsMax)
@@ -233,7 +233,7 @@ extension CallPartyEntity {
 
     /// If the party has as many connections as it may have, an earlier one of the same client gives way to a new one.
     ///
-    /// - Throws: 10007 if there is none.
+    /// - Throws: 10007 if no connection can give way.
     package mutating func makeRoom(for listener: CallListener) throws(ApusError) {
         guard listeners.count >= Self.listenersMax else { return }
         guard let earlier = listeners.firstIndex(where: { $0.endpoint == listener.endpoint }) else {

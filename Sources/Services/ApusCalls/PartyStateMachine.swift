@@ -5,19 +5,19 @@ import SwiftProtobuf
 ///
 /// A call claims its caller's party first, and the called parties after that. A party that is claimed refuses other
 /// calls: the caller receives −2511, the called party −2520. A claim is released when the call has ended for the
-/// party. It also ends by itself at its time unless the call renews it, so a call that was lost blocks nobody for long.
+/// party. It also expires unless the call renews it, so a lost call does not block a party for long.
 ///
 /// **Glare.** Two parties that call each other have both claimed themselves as callers when each call reaches the
-/// other party. If neither call has further parties, the call with the lesser id goes on: it takes over the party of
+/// other party. If neither call has further parties, the call with the lesser id continues: it takes over the party of
 /// the other call, which is refused at one party and superseded at the other. Both parties decide alike, so exactly
-/// one call goes on. The client of the party that was taken over may be rung before it has the end of its own call. It
-/// gives that call up, and does not report that it is busy. No answering machine takes the call that does not go on,
-/// and a message ends when the party that it is for calls back. A call with further parties goes on with those, and the
-/// two parties are busy for each other.
+/// one call continues. The client of the party that was taken over may be rung before it is notified that its call has
+/// ended. It gives that call up, and does not report that it is busy. No answering machine takes the call that ends,
+/// and a message ends when the party that it is for calls back. A call with further parties continues with those, and
+/// the two parties are busy for each other.
 ///
 /// **Devices of others.** An account may be called by a device of another account that is shared with it. Until such a
 /// call is answered, a call of a device of the account's own takes the party over, so that it never finds the line busy
-/// with somebody else's ringing. The other call is refused: its caller receives −2511.
+/// because another account's device rings. The other call is refused: its caller receives −2511.
 ///
 /// **Repetitions.** A claim that is repeated is a renewal. A claim that arrives after its call has released the party
 /// is refused.
@@ -30,7 +30,7 @@ package struct PartyStateMachine: Sendable {
         /// The party is granted to this call. The other one has lost it.
         case grantedInsteadOf(CallID)
         case refused
-        /// The party calls this call's caller, and that call goes on instead.
+        /// The party calls this call's caller, and that call continues instead.
         case crossed
     }
 

@@ -45,7 +45,7 @@ package final class AuditLog: Sendable {
     /// Accounts that are counted at once.
     private static let accountsMax = 4096
 
-    /// After these errors nobody knows whether a change was made: its node may have carried it out, without an answer.
+    /// After these errors it is unknown whether a change was made: its node may have carried it out without answering.
     private static let uncertain: Set<ErrorCode> = [
         .cancelled, .deadlineExceeded, .linkLost, .answerTimedOut, .storageFailed,
     ]

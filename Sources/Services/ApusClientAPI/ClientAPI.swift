@@ -48,7 +48,7 @@ package struct ClientAPI: Sendable {
     /// - Parameters:
     ///   - byteCountMax: the longest request, in bytes of either encoding.
     ///   - orderKey: requests of one connection with the same key are carried out one after the other, in the order in
-    ///     which they came; nil: beside all others.
+    ///     which they came; nil: concurrently with all others.
     ///   - body: runs in a task of the connection, which is cancelled when the client cancels or goes away.
     /// - Precondition: no other request has its number, name or path.
     package mutating func on<M: ClientRequestMessage & BoundedMessage>(

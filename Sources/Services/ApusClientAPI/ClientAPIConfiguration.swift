@@ -10,7 +10,7 @@ package struct ClientAPIConfiguration: Sendable {
     /// Requests a second of all clients of an account at one node together; one more is refused with 10007. Key
     /// `api.requests_per_second`.
     package var requestsPerSecond = 2000
-    /// The same for each request by itself. Key `api.requests_per_second_each`.
+    /// The same for each kind of request. Key `api.requests_per_second_each`.
     package var requestsPerSecondEach = 1000
     /// Events that wait for one connection; see ``ClientEventQueue``. Key `api.events_max`.
     package var eventsMax = 256

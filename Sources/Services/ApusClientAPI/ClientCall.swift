@@ -5,7 +5,7 @@ package import NIOCore
 package import ApusCluster
 package import CoreMetrics
 
-/// Who makes a request, and how: what its handler receives beside the message (D17).
+/// Who makes a request, and how: what its handler receives in addition to the message (D17).
 package struct ClientCall: Sendable {
     /// Who asks. Over REST it is no session of this node: it lasts for this request and has the id `-`.
     package let session: Session
@@ -43,7 +43,7 @@ package struct ClientCall: Sendable {
 
     /// The customer that a request names; nil for ``CustomerID/none``. A customer names only itself, an operator any.
     ///
-    /// - Throws: 12004 for another customer, 21031 for a name that is none.
+    /// - Throws: 12004 for another customer, 21031 for an invalid name.
     package func customer(named name: String) throws(ApusError) -> CustomerID? {
         guard session.role == .admin || (session.role == .customer && name == session.account.rawValue) else {
             throw ApusError(.notAllowed, "that is another customer")
@@ -91,7 +91,7 @@ package protocol ClientConnection: AnyObject, Sendable {
     var eventLoop: any EventLoop { get }
     /// For people: `native` or `websocket`.
     var protocolName: String { get }
-    /// Nothing is sent any more.
+    /// True once nothing more is sent.
     var isClosed: Bool { get }
     /// Sends events after all that were sent before; see ``ClientEventQueue`` for what the socket does not take.
     func received(_ event: ClientEventFrame)

@@ -8,7 +8,7 @@ package import NIOCore
 /// What all connections of a node share to serve requests.
 package struct ClientServices: Sendable {
     package let api: ClientAPI
-    /// Nil where there are none.
+    /// Nil for a listener without topics.
     package let topics: TopicService?
     package let configuration: ClientAPIConfiguration
     package let quotas: ClientQuotas
@@ -34,7 +34,7 @@ package struct ClientServices: Sendable {
         now + min(asked ?? configuration.requestTimeout, configuration.requestTimeoutMax)
     }
 
-    /// A client's connection is gone.
+    /// A client's connection has closed.
     package func ended(_ connection: any ClientConnection) {
         topics?.ended(connection)
         callMedia?.closed(connection)
@@ -95,7 +95,7 @@ package final class ClientCalls {
     private var alarm: (at: MonotonicTime, task: Scheduled<Void>)?
 
     /// - Parameters:
-    ///   - spawn: runs a piece in a task of the listener, beside all others.
+    ///   - spawn: runs a piece in a task of the listener, concurrently with all others.
     ///   - answer: sends the answer to the request of this number; called on the event loop.
     package init(
         _ services: ClientServices, on eventLoop: any EventLoop,
@@ -126,12 +126,12 @@ package final class ClientCalls {
         }
     }
 
-    /// The client no longer wants the answer.
+    /// The client has cancelled the request.
     package func cancelled(_ id: UInt32) {
         if machine.cancelled(id) { handles[id]?.cancel() }
     }
 
-    /// The connection is gone.
+    /// The connection has closed.
     package func closed() {
         for id in machine.closed() { handles[id]?.cancel() }
         alarm?.task.cancel()

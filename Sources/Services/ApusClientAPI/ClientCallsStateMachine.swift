@@ -1,17 +1,17 @@
 package import ApusCore
 
 /// The requests of one connection that are in progress: which are carried out, which wait for an earlier one, and which
-/// nobody waits for any more (D17).
+/// were cancelled (D17).
 ///
-/// A request is carried out beside the others. One with an order key waits for the earlier ones with the same key.
+/// Requests are carried out concurrently. One with an order key waits for the earlier ones with the same key.
 ///
 /// The client may cancel a request, and its deadline may pass. A cancelled request is not answered, and an overdue one
 /// with 10005. One that waits is dropped. One that is carried out keeps its place until it ends, so that cancelling
 /// makes no room for more work.
 ///
-/// Bounds: ``callsMax`` requests, those included that nobody waits for; one more is refused with 10007.
+/// Bounds: ``callsMax`` requests, including cancelled ones that still run; one more is refused with 10007.
 ///
-/// Pure: confined to whoever owns it; time comes in.
+/// Pure: confined to its owner; time is a parameter.
 package struct ClientCallsStateMachine<Work> {
     /// What is done with a request that came.
     package enum OnRequest {
@@ -32,7 +32,7 @@ package struct ClientCallsStateMachine<Work> {
     private enum State {
         case waiting(Work)
         case running
-        /// It runs, and nobody waits for its answer.
+        /// It runs, and its answer is dropped.
         case abandoned
     }
 
@@ -89,7 +89,7 @@ package struct ClientCallsStateMachine<Work> {
         return result
     }
 
-    /// The client no longer wants the answer. True where it runs, and is to be cancelled.
+    /// The client cancels a request. Returns true if the request runs, so that its task must be cancelled.
     package mutating func cancelled(_ id: UInt32) -> Bool {
         switch calls[id]?.state {
         case .running:
@@ -124,7 +124,9 @@ package struct ClientCallsStateMachine<Work> {
         }.map(\.deadline).min()
     }
 
-    /// The connection is gone: nothing is answered, and what waits is dropped. The numbers of what runs.
+    /// The connection has closed: nothing is answered, and waiting requests are dropped.
+    ///
+    /// - Returns: the numbers of the requests that run.
     package mutating func closed() -> [UInt32] {
         var running: [UInt32] = []
         for id in calls.keys.sorted() {

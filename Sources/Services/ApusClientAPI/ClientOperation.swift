@@ -16,7 +16,7 @@ package enum ClientEncoding: Sendable, Hashable {
 
 /// A request that was read and waits to be carried out.
 package struct ClientWork: Sendable {
-    /// Requests of one connection with the same key are carried out one after the other; nil: beside all others.
+    /// Requests of one connection with the same key are carried out one after the other; nil: concurrently with all.
     package let orderKey: String?
     /// What it is about, for the audit log.
     let target: @Sendable () -> String

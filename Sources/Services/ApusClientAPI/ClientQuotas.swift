@@ -3,8 +3,8 @@ package import ApusCore
 import CoreMetrics
 import Synchronization
 
-/// How often the clients of each account may ask, at this node: all requests together, and each by itself. A burst is
-/// two seconds' worth.
+/// How often the clients of each account may ask, at this node: all requests together, and each kind of request. A
+/// burst is two seconds' worth.
 ///
 /// Isolation: any thread.
 package final class ClientQuotas: Sendable {

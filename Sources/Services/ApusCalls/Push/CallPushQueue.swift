@@ -1,7 +1,7 @@
 import ApusCore
 import Synchronization
 
-/// Apps that wait to be notified by push. What an app has to learn of a call keeps its order. A notification that is
+/// Apps that wait to be notified by push. The notifications of a call keep their order. A notification that is
 /// tried again holds up those of its lane.
 ///
 /// Concurrency model: any thread. Each lane has one reader. A `Mutex` guards the calls that are over.

@@ -22,7 +22,7 @@ package protocol CallPusher: Sendable {
     ///   - timeLeft: the message is of no use afterwards.
     func push(id: String, owner: String, _ body: [UInt8], timeLeft: Duration)
 
-    /// Does not send the message any more. If it may have been sent, the other one follows it.
+    /// Cancels the message. If it may have been sent already, the other one follows it.
     func cancel(id: String, then next: CallPushMessage?)
 }
 
@@ -117,7 +117,7 @@ extension CallService {
         return await message(of: push, .cancel, unless: { false })
     }
 
-    /// A notification for an app; nil if it has no registration, or the call does not ring any more.
+    /// A notification for an app; nil if it has no registration, or the call no longer rings.
     private func message(
         of push: CallPush, _ event: CallPushContent.Event, unless isOver: () -> Bool
     ) async -> CallPushMessage? {

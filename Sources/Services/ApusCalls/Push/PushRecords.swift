@@ -35,7 +35,7 @@ extension CallRecords {
             let former = registered?.body
             let owner = try await store.record(Self.pushOwners, Self.pushOwners.key(of: body.owner))
             var writes = [
-                // Two registrations of one app at once: each must remove the token of the one before it.
+                // Two registrations of one app at once: each must remove the token of the earlier one.
                 try Self.pushes.put(
                     body, fence: .none, if: registered.map { .version($0.version) } ?? .absent),
                 try Self.pushOwners.put(

@@ -9,7 +9,7 @@ package struct ProtoField: Sendable {
     package let jsonName: String
     package let isRepeated: Bool
     package let isBool: Bool
-    /// Without the leading spaces; empty where there is none.
+    /// Without the leading spaces; empty without a comment.
     package let comment: String
     /// A schema of JSON Schema 2020-12, without the description.
     let schema: JSON

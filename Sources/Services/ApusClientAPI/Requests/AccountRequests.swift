@@ -116,7 +116,7 @@ private struct Accounts: Sendable {
     // MARK: - Who asks
 
     /// The customer that a request names. A customer may name itself only.
-    /// - Throws: 12004 for another customer, 21031 for a name that is none.
+    /// - Throws: 12004 for another customer, 21031 for an invalid name.
     func customer(named name: String, _ call: ClientCall) throws(ApusError) -> CustomerID {
         guard let customer = try call.customer(named: name) else {
             throw ApusError(.badParameter, "the request is about a customer")
@@ -125,7 +125,7 @@ private struct Accounts: Sendable {
     }
 
     /// The user that a request names.
-    /// - Throws: 8002 where there is none, or where it is another customer's: who asks learns nothing of it.
+    /// - Throws: 8002 if it does not exist, or is another customer's: the answer does not reveal which.
     func user(_ name: String, _ call: ClientCall) async throws(ApusError) -> UserRecord {
         let account = try AccountID(checking: name, "the user")
         guard let user = try await records.user(account),

@@ -110,7 +110,7 @@ extension ClientDevice {
         device = record.device.rawValue
         account = record.account?.rawValue ?? ""
         boundAt = (record.boundAtUnixMilliseconds ?? 0) / 1000
-        // What was before its account has the device is none of its business.
+        // The answer hides the time before the account had the device.
         lastSeen = max((record.lastSeenUnixMilliseconds ?? 0) / 1000, seen >= boundAt ? seen : 0)
         disabled = record.isDisabled
     }

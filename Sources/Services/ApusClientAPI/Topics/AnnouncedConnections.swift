@@ -24,7 +24,7 @@ package final class AnnouncedConnections<Key: Sendable>: Sendable {
     private let announce: @Sendable (UInt64, Key, Duration) async throws(ApusError) -> Void
     private let withdraw: @Sendable (UInt64, Key) -> Void
     private let state = Mutex(State())
-    /// Numbers that are to be announced again. Bounded by the connections: each is in it a few times at most.
+    /// Numbers of connections to announce again. Bounded by the connections: each is in it a few times at most.
     private let work: AsyncStream<UInt64>
     private let workFeed: AsyncStream<UInt64>.Continuation
 
@@ -82,7 +82,7 @@ package final class AnnouncedConnections<Key: Sendable>: Sendable {
         if connection.isClosed { leave(connection) }
     }
 
-    /// The connection does not listen any more, or has ended.
+    /// The connection no longer listens, or has ended.
     package func leave(_ connection: any ClientConnection) {
         let left = state.withLock { state -> (UInt64, Key)? in
             guard let number = state.numbers.removeValue(forKey: ObjectIdentifier(connection)),

@@ -4,7 +4,7 @@ import DequeModule
 /// The events of one connection that its socket does not take at once (D17).
 ///
 /// An event of a topic that keeps events is not queued: its subscriber reads it again when the socket takes bytes
-/// (``OnEvent/readLater``), and nothing is sent out of order meanwhile. Of presence only the newest event of each
+/// (``OnEvent/readLater``), and nothing is sent out of order until then. Of presence only the newest event of each
 /// device waits. Of all other events ``eventsMax`` wait, the oldest is dropped for one more, and the next one says that
 /// events were missed.
 ///
@@ -64,7 +64,7 @@ package struct ClientEventQueue {
         waiting.append(event)
     }
 
-    /// The socket takes bytes again: what waited, in order, and the topics whose events are to be read again.
+    /// The socket takes bytes again: what waited, in order, and the topics whose events must be read again.
     package mutating func becameWritable() -> (events: [ClientEventFrame], topics: [String]) {
         var events = Array(waiting)
         if hasMissed, let first = events.first {
@@ -77,7 +77,7 @@ package struct ClientEventQueue {
 
     /// The client subscribes to the topic, perhaps again and from an earlier place.
     ///
-    /// - Parameter position: of the first event that it is to get; nil: the one that comes first.
+    /// - Parameter position: of the first event to send; nil: the next event.
     package mutating func begin(_ topic: String, at position: TopicPosition?) {
         next[topic] = position
         blocked.removeAll { $0 == topic }

@@ -18,7 +18,7 @@ package protocol ClientTopicKind: Sendable {
     /// A client ended its subscription.
     func unsubscribe(_ topic: ClientTopic, _ call: ClientCall) async
 
-    /// A connection is gone. The default does nothing: ``TopicService`` and ``SessionService`` notice it themselves.
+    /// A connection has closed. The default does nothing: ``TopicService`` and ``SessionService`` notice it themselves.
     func ended(_ connection: any ClientConnection)
 
     /// The device whose connection this is sleeps from now on, or is awake again. The default does nothing.
@@ -59,8 +59,8 @@ package struct TopicRetention: Sendable, Hashable {
     /// How many of the newest events are kept at the owner and its standby; 0: none, and a subscriber misses what is
     /// published while its node or the owner fails. At most 256.
     package var eventsMax: Int
-    /// The bytes of all kept events of a topic together. With the listeners they are one replicated state, which has a
-    /// limit of its own (`replication.state_bytes_max`).
+    /// The bytes of all kept events of a topic together. With the listeners they are one replicated state, which has
+    /// another limit (`replication.state_bytes_max`).
     package var byteCountMax: Int
     /// Events of a topic to which nothing was published for so long are dropped. One minute at least.
     package var idleTime: Duration

@@ -19,14 +19,14 @@ package struct TopicPosition: Sendable, Hashable {
 /// once. One with a later number, or a later head in the owner's answer to a renewal, shows that something is missing:
 /// the subscriber reads it from the owner. It also reads after it resumed with a cursor, after its connection took no
 /// more bytes, and after it acknowledged events where as many were unacknowledged as may be. So it has every event
-/// once, in order, or learns that some are lost.
+/// once, in order, or is notified that some are lost.
 ///
 /// **A subscriber of any other topic** has each event that reaches the node, and no position.
 ///
 /// Bounds: ``Configuration/topicsMax`` topics and ``Configuration/subscriptionsMax`` subscriptions of one subscriber;
 /// one more is refused with 10007.
 ///
-/// Pure: confined to whoever owns it; time comes in.
+/// Pure: confined to its owner; time is a parameter.
 package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable {
     package struct Configuration: Sendable {
         /// Key `api.topics_max`.
@@ -119,7 +119,7 @@ package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable 
 
     // MARK: - Subscribers
 
-    /// A client subscribes to a topic; the owner is to be asked, and ``subscribed(_:_:_:now:)`` called with its answer.
+    /// A client subscribes to a topic. The caller asks the owner, and calls ``subscribed(_:_:_:now:)`` with its answer.
     /// Harmless where it does already. Fails with 10007 over a bound.
     package mutating func subscribing(
         _ subscriber: Subscriber, _ name: String, after: TopicPosition?, keeps: Bool, startsWithLast: Bool = false,
@@ -143,7 +143,7 @@ package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable 
         return nil
     }
 
-    /// The owner has answered a subscription. It is taken back where the owner could not be asked.
+    /// The owner has answered a subscription. The subscription is undone if the owner could not be asked.
     package mutating func subscribed(
         _ subscriber: Subscriber, _ name: String, _ answer: Result<TopicPosition, ApusError>, now: MonotonicTime
     ) -> [Action] {
@@ -153,7 +153,7 @@ package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable 
         }
     }
 
-    /// Where a subscription began: a subscriber that has received no event goes on from there at another node. Nil
+    /// Where a subscription began: a subscriber that has received no event continues from there at another node. Nil
     /// before the owner answered, and for a topic that keeps nothing.
     package func start(of subscriber: Subscriber, _ name: String) -> TopicPosition? {
         guard let topic = topics[name], topic.keeps else { return nil }
@@ -170,7 +170,7 @@ package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable 
         return [.leave(name)]
     }
 
-    /// A client is gone.
+    /// A client has disconnected.
     package mutating func ended(_ subscriber: Subscriber) -> [Action] {
         (names[subscriber] ?? []).flatMap { unsubscribed(subscriber, $0) }
     }
@@ -308,7 +308,7 @@ package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable 
         return position.next - min(position.next, listener.acknowledged ?? position.next) < UInt64(topic.window)
     }
 
-    /// The topic's events go up to here: whoever has not all of them reads.
+    /// The topic's events go up to here. Subscribers that do not have all of them read the rest.
     private mutating func moved(_ name: String, to head: TopicPosition) -> [Action] {
         guard let topic = topics[name] else { return [] }
         if topic.head?.log == head.log {

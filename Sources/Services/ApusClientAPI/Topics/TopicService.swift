@@ -159,7 +159,7 @@ package final class TopicService: Service, Sendable {
         advance { $0.unsubscribed(Subscriber(connection: connection), topic.description) }
     }
 
-    /// A client's connection is gone.
+    /// A client's connection has closed.
     package func ended(_ connection: any ClientConnection) {
         advance { $0.ended(Subscriber(connection: connection)) }
     }
