@@ -144,7 +144,7 @@ class Plan:
     def weight(self, name: str) -> float:
         """The share of the places that a job takes."""
         if any(re.match(rule, name + "/") for rule in self.heavy):
-            return 2.0
+            return 1.5
         return 0.5 if any(re.match(rule, name + "/") for rule in self.light) else 1.0
 
     def long_jobs(self) -> list[Job]:
