@@ -153,7 +153,7 @@ let package = Package(
             ]),
         layer(
             "Engine", "ApusStorage",
-            ["ApusCore", "ApusCrypto", "ApusListener", "ApusPQ", grdb, protobuf, dequeModule, log, coreMetrics]),
+            ["ApusCore", "ApusListener", "ApusPQ", grdb, protobuf, dequeModule, log, coreMetrics]),
         layer(
             "Engine", "ApusEtcd",
             [

@@ -33,6 +33,17 @@ struct ClusterConfigsTests {
         _ = try Self.read(file)
     }
 
+    @Test("Keys of the release before are taken, and have no effect")
+    func formerKeys() throws {
+        let text = try String(contentsOf: Self.folder.appending(path: "one-node.yaml"), encoding: .utf8)
+        func read(_ text: String) throws -> NodeConfiguration {
+            try NodeConfiguration(yaml: text, source: "one-node.yaml", folder: Self.folder.path, environment: [:])
+        }
+        let former = try read(text + "\nblobs:\n  directory: shared/blobs\n  waiting_max: 256\n")
+        #expect(former.ignoredKeys == ["blobs.directory", "blobs.waiting_max"])
+        #expect(try read(text).ignoredKeys.isEmpty)
+    }
+
     @Test("The files that the README names are there")
     func present() {
         #expect(

@@ -51,6 +51,19 @@ struct ConfigurationReaderTests {
         #expect(error?.message.hasSuffix("did you mean gateway.handshake_timeout?") == true)
     }
 
+    @Test("A key of an earlier release is taken from the file and from the environment, and listed nowhere else")
+    func ignored() throws {
+        var reader = try reader("old:\n  a: anything\nweight: 3\n", ["APUS_OLD_B": "1"])
+        _ = try reader.int("weight", default: 1, in: 1...9)
+        reader.ignore(["old.a", "old.b", "old.c"])
+        try reader.finish()
+        #expect(reader.ignoredKeys == ["old.a", "old.b"])
+        #expect(reader.knownKeys.map(\.name) == ["weight"])
+        var other = try self.reader("old:\n  d: 1\n")
+        other.ignore(["old.a"])
+        #expect(throws: ApusError(.configurationInvalid)) { try other.finish() }
+    }
+
     @Test(
         "A value of the wrong form says what was expected",
         arguments: ["5", "5 s", "-5s", "s", "1.5s", "99999999999999999999s"])

@@ -89,20 +89,4 @@ struct DiskTests {
         #expect(try await again.records("things", [OrderedKey(.text("cam"))])[0]?.body == [1])
         await again.close()
     }
-
-    @Test("A blob that does not fit is refused with 10021 and leaves nothing, and is taken once there is room")
-    func blobs() async throws {
-        let disk = TestDisk(byteCount: 1 << 20)
-        let store = try await DirectoryBlobStore(path: disk.path + "/blobs")
-        let kept = try await store.put([1, 2, 3])
-        let ballast = disk.path + "/ballast"
-        try #require(disk.fill(ballast))
-        let content = [UInt8](repeating: 7, count: 200_000)
-        await #expect(throws: ApusError(.storageFailed)) { try await store.put(content) }
-        #expect(try await store.get(BlobID(of: content)) == nil)
-        #expect(try FileManager.default.contentsOfDirectory(atPath: disk.path + "/blobs/new").isEmpty)
-        #expect(try await store.get(kept) == [1, 2, 3])
-        unlink(ballast)
-        #expect(try await store.get(try await store.put(content)) == content)
-    }
 }

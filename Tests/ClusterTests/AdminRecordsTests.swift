@@ -28,18 +28,6 @@ struct AdminRecordsTests {
         let unknown = try cluster.run("admin", "records", "scan", "nothing")
         #expect(unknown.status != 0 && unknown.errors.contains("revocations"), "\(unknown.all)")
 
-        let (picture, again) = (cluster.file("picture"), cluster.file("again"))
-        try Data("abc".utf8).write(to: URL(fileURLWithPath: picture))
-        let put = try cluster.run("admin", "blobs", "put", picture)
-        let name = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-        #expect(put.output == name + "\n", "\(put.all)")
-        #expect(try cluster.run("admin", "blobs", "list").output == name + "\n")
-        #expect(try cluster.run("admin", "blobs", "get", name, again).status == 0)
-        #expect(FileManager.default.contents(atPath: again) == Data("abc".utf8))
-        #expect(try cluster.run("admin", "blobs", "get", name, again).status != 0, "it replaces nothing")
-        #expect(try cluster.run("admin", "blobs", "remove", name).status == 0)
-        #expect(try cluster.run("admin", "blobs", "list").output.isEmpty)
-
         let copy = cluster.file("copy.sqlite")
         let backup = try cluster.run("admin", "backup", copy)
         #expect(backup.status == 0, "\(backup.all)")

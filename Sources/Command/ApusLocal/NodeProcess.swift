@@ -166,7 +166,7 @@ package struct NodeProcess: Sendable {
     /// them.
     private static let ownKeys = [
         "cluster", "node", "data_directory", "listen.", "advertise.", "ownership.", "records.file", "records.url",
-        "blobs.", "tls.", "keys.", "http.certificate", "http.key", "relay.addresses", "relay.port", "relay.tls.port",
+        "tls.", "keys.", "http.certificate", "http.key", "relay.addresses", "relay.port", "relay.tls.port",
         "relay.external",
     ]
 

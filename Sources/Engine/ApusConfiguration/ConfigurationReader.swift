@@ -21,6 +21,8 @@ public struct ConfigurationReader {
     /// All requested keys, in the order of the requests.
     public private(set) var knownKeys: [ConfigurationKey] = []
     private var knownNames: Set<String> = []
+    /// The keys of ``ignore(_:)`` that the file or the environment has.
+    public private(set) var ignoredKeys: [String] = []
 
     /// - Throws: 10022 if the text is not YAML, or not a map of maps and plain values.
     public init(yaml: String, source: String, environment: [String: String]) throws(ApusError) {
@@ -147,6 +149,14 @@ public struct ConfigurationReader {
             throw invalid(key, "one of \(words.joined(separator: ", ")) is expected, not '\(text)'")
         }
         return text
+    }
+
+    /// Takes keys that an earlier release had, without reading them. The reference does not list them.
+    public mutating func ignore(_ keys: [String]) {
+        knownNames.formUnion(keys)
+        ignoredKeys += keys.filter { key in
+            entries[key] != nil || Self.variables(of: key).contains { environment[$0] != nil }
+        }
     }
 
     /// Fails with 10022 if the file has a key that was not requested.

@@ -51,6 +51,11 @@ package struct NodeServer: Sendable {
         let lock = try await DataDirectory(path: configuration.dataDirectory).claim(
             cluster: configuration.cluster, node: configuration.node)
         defer { lock.release() }
+        if !configuration.ignoredKeys.isEmpty {
+            log.warning(
+                "The configuration has keys of an earlier release, which have no effect; remove them",
+                metadata: ["apus.keys": "\(configuration.ignoredKeys.joined(separator: " "))"])
+        }
         let fitted = try configuration.fittingDescriptors(log: log)
         let parts = try await NodeParts(
             fitted, carrying: services, metrics: metrics, log: log, fenced: fenced)

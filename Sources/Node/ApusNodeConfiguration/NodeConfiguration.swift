@@ -54,9 +54,6 @@ public struct NodeConfiguration: Sendable {
     package var records = RecordStoreLimits()
     package var recordsFiles = SQLiteLimits()
     package var recordsConnections = PostgresLimits()
-    /// The directory for blobs, which all nodes of this machine share.
-    public var blobsDirectory = ""
-    package var blobs = BlobLimits()
     /// A file with 32 random bytes that all nodes share, or with two such keys while the key is changed.
     public var clusterKeyFile: String
     /// A PEM file with the public key that verifies tokens, or with two while the key is changed.
@@ -99,8 +96,15 @@ public struct NodeConfiguration: Sendable {
     package var push = WebhookConfiguration()
     package var tracing = TracingConfiguration()
 
+    /// Keys of the release before this one. They are taken for one release, so that its files can be used.
+    private static let formerKeys = [
+        "blobs.directory", "blobs.blob_bytes_max", "blobs.total_bytes_max", "blobs.waiting_max",
+    ]
+
     /// All keys, in the order of the reference.
     package private(set) var keys: [ConfigurationKey] = []
+    /// Keys of earlier releases that the file or the environment has, and that mean nothing any more.
+    package private(set) var ignoredKeys: [String] = []
 
     /// Reads a file. Throws 10022 with the file, the line and the key.
     public init(file: String, environment: [String: String] = ProcessInfo.processInfo.environment) throws(ApusError) {
@@ -179,8 +183,9 @@ public struct NodeConfiguration: Sendable {
         try tracing.read(&reader)
         try readChannels(&reader)
         try readSessions(&reader)
+        reader.ignore(Self.formerKeys)
         try reader.finish()
-        keys = reader.knownKeys
+        (keys, ignoredKeys) = (reader.knownKeys, reader.ignoredKeys)
     }
 
     /// The services of devices, accounts, messages and calls.
@@ -209,8 +214,6 @@ public struct NodeConfiguration: Sendable {
     ) throws(ApusError) {
         recordsURL = try reader.string("records.url", default: "")
         recordsFile = path(try reader.string("records.file", default: recordsURL.isEmpty ? nil : "records.sqlite"))
-        blobsDirectory = path(try reader.string("blobs.directory", default: "shared/blobs"))
-        try readBlobs(&reader)
         let (d, f) = (records, recordsFiles)
         records.bodyByteCountMax = try reader.bytes("records.body_bytes_max", default: d.bodyByteCountMax)
         records.waitingStepCountMax = try reader.int(
@@ -229,12 +232,6 @@ public struct NodeConfiguration: Sendable {
         recordsConnections.readerCountMax = try reader.int(
             "records.connections_max", default: recordsConnections.readerCountMax, in: 1...64)
         recordsFiles.logByteCountKept = try reader.bytes("records.log_bytes_kept", default: f.logByteCountKept)
-    }
-
-    private mutating func readBlobs(_ reader: inout ConfigurationReader) throws(ApusError) {
-        blobs.byteCountMax = try reader.bytes("blobs.blob_bytes_max", default: blobs.byteCountMax)
-        blobs.totalByteCountMax = try reader.bytes("blobs.total_bytes_max", default: blobs.totalByteCountMax)
-        blobs.waitingCountMax = try reader.int("blobs.waiting_max", default: blobs.waitingCountMax, in: 1...65_536)
     }
 
     private mutating func readTransport(_ reader: inout ConfigurationReader) throws(ApusError) {

@@ -5,9 +5,9 @@ import ArgumentParser
 struct AdminCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "admin",
-        abstract: "Create keys and tokens, repair the ownership store, and manage records and blobs.",
+        abstract: "Create keys and tokens, repair the ownership store, and manage records.",
         subcommands: [
             AdminPKI.self, AdminToken.self, AdminRevoke.self, AdminOwnership.self, AdminRecords.self,
-            AdminBackup.self, AdminRestore.self, AdminBlobs.self,
+            AdminBackup.self, AdminRestore.self,
         ])
 }

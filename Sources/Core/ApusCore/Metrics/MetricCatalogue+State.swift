@@ -93,9 +93,5 @@ extension MetricCatalogue {
             "apus_records_waiting_bytes", "bytes",
             "Bytes of the changes of records that waited for a commit at the last commit."),
         .gauge("apus_records_log_bytes", "bytes", "Size of the write-ahead log beside the file of records."),
-        .counter("apus_blobs_puts_total", "blobs", "Blobs that were written."),
-        .counter(
-            "apus_blobs_refused_total", "blobs", "Blobs and calls that were refused by a bound (10002, 10007)."),
-        .gauge("apus_blobs_bytes", "bytes", "Bytes of all blobs when they were last counted."),
     ]
 }

@@ -77,7 +77,7 @@ package enum MetricCatalogue {
         Section(title: "Links between nodes", metrics: transport),
         Section(title: "Entities and reminders", metrics: entities),
         Section(title: "Replication", metrics: replication),
-        Section(title: "Records and blobs", metrics: storage),
+        Section(title: "Records", metrics: storage),
         Section(title: "Sessions", metrics: sessions),
         Section(title: "Channels", metrics: channels),
         Section(title: "Client listener", metrics: gateway),
