@@ -51,7 +51,7 @@ package struct HTTPSources: Sendable {
     package var metrics: @Sendable () -> String
     /// Checks that a bearer token permits administration, and says whose it is. Throws 12001, 12002 or 12004.
     package var authorizeAdmin: @Sendable (_ token: String) async throws(ApusError) -> AuditActor
-    /// Drains the node. Returns when the hand-over has begun.
+    /// Drains a standalone relay; also a node, for the command line of the release before. Returns when that has begun.
     package var drain: @Sendable () async throws(ApusError) -> Void
     /// The requests of clients over REST and WebSocket; nil for a standalone relay, which has no clients.
     package var clients: HTTPClients?

@@ -59,7 +59,8 @@ extension FaultRounds {
         guard let address = HostPort(node.http),
             let token = try? await local.mint(role: .admin, access: AccessID(unchecked: "operator"))
         else { return }
-        _ = try? await HTTPFetch.send(.POST, "/v1/admin/drain", to: address, token: token, timeout: .seconds(1))
+        let path = "/v1/nodes/\(node.name)/drain"
+        _ = try? await HTTPFetch.send(.POST, path, to: address, token: token, timeout: .seconds(1))
     }
 
     // MARK: A damaged store

@@ -3,8 +3,7 @@ import ApusCore
 import ApusLocal
 import ApusSessions
 import ArgumentParser
-import NIOCore
-import NIOHTTP1
+import SwiftProtobuf
 
 /// `apus cluster drain N`: hands over a node's shards, then stops it.
 struct ClusterDrain: AsyncParsableCommand {
@@ -26,16 +25,10 @@ struct ClusterDrain: AsyncParsableCommand {
     private func drain(_ local: LocalCluster) async throws {
         let found = try StateDirectory.node(node.node, in: local.mark)
         let process = NodeProcess(found.name, in: local.directory)
-        guard process.state == .running, let address = HostPort(found.http) else {
+        guard process.state == .running else {
             throw ApusError(.unavailable, "the node \(found.name) is not running")
         }
-        let token = try await local.mint(role: .admin, access: AccessID(unchecked: "operator"))
-        let answer = try await HTTPFetch.send(
-            .POST, "/v1/admin/drain", to: address, token: token, timeout: .seconds(timeout))
-        guard (200...299).contains(answer.status) else {
-            throw ApusError(
-                .internalFailure, "\(found.name) refused to drain (\(answer.status)): \(String(buffer: answer.body))")
-        }
+        try await local.beginDraining(found)
         let deadline = ContinuousClock.now + .seconds(timeout)
         while true {
             let report = await NodeReport.gather(found, in: local.directory)
@@ -55,5 +48,19 @@ struct ClusterDrain: AsyncParsableCommand {
                 "The node \(found.name) is drained\(stay ? "" : " and has stopped"). "
                     + "`apus cluster \(stay ? "undrain" : "restart") \(found.name)` gives it shards again."
             ])
+    }
+}
+
+extension LocalCluster {
+    /// Asks a running node to hand its shards, channels and clients over. Returns when that has begun.
+    ///
+    /// - Throws: 21025 if the node has no address, and the errors of ``ClusterAPI/ask(_:)``.
+    func beginDraining(_ node: StateDirectory.Node) async throws(ApusError) {
+        guard let address = HostPort(node.http) else {
+            throw ApusError(.unavailable, "the node \(node.name) has no address")
+        }
+        let token = try await mint(role: .admin, access: AccessID(unchecked: "operator"))
+        let api = ClusterAPI(address: address, token: token, tls: nil)
+        _ = try await api.ask(ClientDrainNodeRequest.with { $0.node = node.name })
     }
 }

@@ -2,11 +2,8 @@ import ApusContract
 import ApusCore
 import ApusLocal
 import ApusNodeConfiguration
-import ApusSessions
 import ArgumentParser
 import Foundation
-import NIOCore
-import NIOHTTP1
 
 /// `apus cluster upgrade`: restarts the nodes one after the other, with another binary.
 struct ClusterUpgrade: AsyncParsableCommand {
@@ -163,13 +160,7 @@ struct ClusterUpgradeRun: Sendable {
     }
 
     private func drain(_ node: StateDirectory.Node) async throws {
-        guard let address = HostPort(node.http) else { throw ApusError(.unavailable, "\(node.name) has no address") }
-        let token = try await cluster.mint(role: .admin, access: AccessID(unchecked: "operator"))
-        let answer = try await HTTPFetch.send(.POST, "/v1/admin/drain", to: address, token: token, timeout: timeout)
-        guard (200...299).contains(answer.status) else {
-            throw ApusError(
-                .internalFailure, "\(node.name) refused to drain (\(answer.status)): \(String(buffer: answer.body))")
-        }
+        try await cluster.beginDraining(node)
         try await wait("\(node.name) is drained") {
             let report = await NodeReport.gather(node, in: cluster.directory)
             guard report.answered else { return "it does not answer" }
