@@ -29,7 +29,6 @@ let nioWebSocket: Target.Dependency = .product(name: "NIOWebSocket", package: "s
 let nioHTTPTypes: Target.Dependency = .product(name: "NIOHTTPTypes", package: "swift-nio-extras")
 let nioHTTPTypesHTTP1: Target.Dependency = .product(name: "NIOHTTPTypesHTTP1", package: "swift-nio-extras")
 let nioHTTP1: Target.Dependency = .product(name: "NIOHTTP1", package: "swift-nio")
-let nioFoundationCompat: Target.Dependency = .product(name: "NIOFoundationCompat", package: "swift-nio")
 let nioTLS: Target.Dependency = .product(name: "NIOTLS", package: "swift-nio")
 let protobuf: Target.Dependency = .product(name: "SwiftProtobuf", package: "swift-protobuf")
 let tracing: Target.Dependency = .product(name: "Tracing", package: "swift-distributed-tracing")
@@ -314,9 +313,9 @@ let package = Package(
         layer(
             "Command", "ApusLocal",
             [
-                "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusContract", "ApusSessions", "ApusTransport",
-                "ApusTraversal", "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode", "ApusTLS",
-                "CApusNamespaces", "CApusTLS", nioCore, nioPosix, nioHTTP1, nioTLS, nioFoundationCompat,
+                "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusContract", "ApusHTTPClient", "ApusSessions",
+                "ApusTransport", "ApusTraversal", "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode",
+                "CApusNamespaces", "CApusTLS", nioCore, nioPosix,
             ]),
         layer(
             "Command", "ApusCommand",
@@ -324,8 +323,7 @@ let package = Package(
                 "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusWire", "ApusContract", "ApusMedia", "ApusStorage",
                 "ApusCluster", "ApusSessions", "ApusThings", "ApusRelayService", "ApusHTTP", "ApusNodeConfiguration",
                 "ApusRelayNode", "ApusNode", "ApusClient", "ApusDevice", "ApusTLS", "ApusTraversal", "ApusLocal",
-                "ApusThreads", "CApusThreads", nioCore, nioPosix, nioHTTP1, nioFoundationCompat, protobuf, unixSignals,
-                log, coreMetrics, arguments,
+                "ApusThreads", "CApusThreads", nioCore, nioPosix, protobuf, unixSignals, log, coreMetrics, arguments,
             ], for: .compileTime),
         .executableTarget(
             name: "apus", dependencies: ["ApusCommand"], path: "Sources/Command/apus", swiftSettings: apusSettings,
@@ -335,8 +333,8 @@ let package = Package(
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTraversal", "ApusThreads", "ApusTransport",
                 "ApusStorage", "ApusEtcd", "ApusCluster", "ApusSessions", "ApusClient", "ApusDevice", "ApusHistory",
-                "ApusLocal", "ApusTLS", "CApusMemory", nioCore, nioPosix, nioHTTP1, nioWebSocket, nioFoundationCompat,
-                hummingbird, httpTypes, protobuf, unixSignals, log, arguments,
+                "ApusLocal", "ApusTLS", "CApusMemory", nioCore, nioPosix, nioHTTP1, nioWebSocket, hummingbird,
+                httpTypes, protobuf, unixSignals, log, arguments,
             ], for: isMeasuring ? .speed : .compileTime),
         .executableTarget(
             name: "apus-bench", dependencies: ["ApusBench"], path: "Sources/Command/apus-bench",
@@ -442,8 +440,8 @@ let package = Package(
             "ClusterTests",
             [
                 "ApusCore", "ApusCrypto", "ApusStorage", "ApusSessions", "ApusContract", "ApusMedia", "ApusClient",
-                "ApusDevice", "ApusHistory", "ApusLocal", "ApusTestKit", "ApusTraversal", log, nioCore,
-                nioFoundationCompat, nioHTTP1, nioPosix, protobuf,
+                "ApusDevice", "ApusHistory", "ApusLocal", "ApusTestKit", "ApusTraversal", log, nioCore, nioPosix,
+                protobuf,
             ]),
         test("RelayClientTests", ["ApusTestKit", nioCore, nioPosix], exclude: ["Clients"]),
         test(

@@ -58,6 +58,18 @@ struct HTTPClientTests {
         try await server.stop()
     }
 
+    @Test("If connections are not kept, each request has one of its own, which is closed after the answer")
+    func ownConnections() async throws {
+        let server = try await ScriptedServer.start { _, _ in .bytes(httpAnswer("a")) }
+        let client = try makeClient { $0.keepsConnections = false }
+        for _ in 0..<3 {
+            #expect(try await text(client.send(request(server.url, "POST", body: "b")).body) == "a")
+            try await eventually("the connection is closed") { server.openCount == 0 }
+        }
+        #expect(server.requests.count == 3 && server.connectionCount == 3)
+        try await server.stop()
+    }
+
     @Test("Redirects are not followed, and an answer without a body has none")
     func redirect() async throws {
         let server = try await ScriptedServer.start { request, _ in
@@ -159,7 +171,10 @@ struct HTTPClientTests {
     func unreachable() async throws {
         let client = try makeClient { $0.connectTimeout = .milliseconds(200) }
         let port = try FreePort.next()
-        #expect(await code { _ = try await client.send(request("http://127.0.0.1:\(port)/")) } == .connectFailed)
+        let refused = await #expect(throws: ApusError(.connectFailed)) {
+            _ = try await client.send(request("http://127.0.0.1:\(port)/"))
+        }
+        #expect(refused?.message == "connection refused")
         #expect(await code { _ = try await client.send(request("http://name.invalid/")) } == .connectFailed)
         let silent = try await ScriptedServer.start { _, _ in .nothing }
         let begin = MonotonicTime.now()

@@ -7,8 +7,6 @@ import ApusSessions
 import Foundation
 import Logging
 import NIOCore
-import NIOFoundationCompat
-import NIOHTTP1
 import NIOPosix
 import Synchronization
 import Testing
@@ -192,13 +190,12 @@ private final class PropertyLoad: Sendable {
     /// Adds the user properties.
     func prepare(_ devices: [String]) async throws {
         for device in devices {
-            let body = ByteBuffer(string: #"{"json":"0"}"#)
             try await eventually { () throws(ApusError) in
-                let answer = try await HTTPFetch.send(
-                    .POST, "/v1/devices/\(device)/user-properties/note", to: self.nodes[0], token: self.token,
-                    body: body, timeout: .seconds(2))
+                let answer = try await NodeHTTP.send(
+                    "POST", "/v1/devices/\(device)/user-properties/note", to: self.nodes[0], token: self.token,
+                    body: #"{"json":"0"}"#, timeout: .seconds(2))
                 guard answer.status == 200 else {
-                    throw ApusError(.internalFailure, "\(answer.status) \(String(buffer: answer.body))")
+                    throw ApusError(.internalFailure, "\(answer.status) \(answer.text)")
                 }
             }
         }
@@ -260,7 +257,7 @@ private final class PropertyLoad: Sendable {
     ) async -> Known? {
         let index = invoked(client, leaf.entity(of: device), .read)
         let path = "/v1/devices/\(device)/properties?path=\(leaf.rawValue)"
-        guard let answer = await send(.GET, path, nil, client, timeout: timeout),
+        guard let answer = await send("GET", path, nil, client, timeout: timeout),
             let value = answer.json.flatMap({ UInt64($0) }), let version = answer.version.flatMap({ UInt64($0) })
         else { return nil }
         returned(index, .value(value), version: version)
@@ -275,7 +272,7 @@ private final class PropertyLoad: Sendable {
         let index = invoked(client, leaf.entity(of: device), request ?? .write(value))
         let condition = known.map { #","ifVersion":"\#($0.version)""# } ?? ""
         let body = #"{"path":"\#(leaf.rawValue)","json":"\#(value)"\#(condition)}"#
-        guard let answer = await send(.POST, "/v1/devices/\(device)/properties", body, client) else { return }
+        guard let answer = await send("POST", "/v1/devices/\(device)/properties", body, client) else { return }
         guard answer.code == 10_030 else {
             // The leaf has the version that the model has afterwards.
             return returned(index, .ok, version: answer.version.flatMap { UInt64($0) })
@@ -286,15 +283,15 @@ private final class PropertyLoad: Sendable {
 
     /// - Returns: the answer, which may be a conflict; nil if nobody knows whether the request was carried out.
     private func send(
-        _ method: HTTPMethod, _ path: String, _ body: String?, _ client: Int, timeout: Duration = operationTimeout
+        _ method: String, _ path: String, _ body: String?, _ client: Int, timeout: Duration = operationTimeout
     ) async -> Answer? {
-        let answer = await HTTPFetch.sendRepeatedly(
+        let answer = await NodeHTTP.sendRepeatedly(
             method, path, to: nodes, first: client, token: token, key: body == nil ? nil : UUID().uuidString,
-            body: body.map { ByteBuffer(string: $0) }, attemptTimeout: Self.attemptTimeout, timeout: timeout)
+            body: body, attemptTimeout: Self.attemptTimeout, timeout: timeout)
         guard let answer else { return nil }
-        let fields = try? JSONDecoder().decode(Answer.self, from: Data(buffer: answer.body))
+        let fields = try? JSONDecoder().decode(Answer.self, from: Data(answer.body))
         guard let fields, answer.status == 200 || fields.code == 10_030 else {
-            let text = "\(method) \(path): \(answer.status) \(String(buffer: answer.body))"
+            let text = "\(method) \(path): \(answer.status) \(answer.text)"
             state.withLock { $0.refusals.append(text) }
             return nil
         }

@@ -1,7 +1,5 @@
 package import ApusCore
 import Foundation
-import NIOCore
-import NIOHTTP1
 
 /// The members of etcd that hold a local cluster's ownership store (`apus cluster up --etcd`).
 ///
@@ -93,7 +91,7 @@ package enum EtcdMember {
 
     private static func isHealthy(_ store: StateDirectory.Store) async -> Bool {
         guard let address = HostPort(store.clients) else { return false }
-        let answer = try? await HTTPFetch.send(.GET, "/health", to: address, timeout: .seconds(1))
+        let answer = try? await NodeHTTP.send("GET", "/health", to: address, timeout: .seconds(1))
         return answer?.status == 200
     }
 }

@@ -1,9 +1,6 @@
 package import ApusContract
 import ApusCore
 import Foundation
-import NIOCore
-import NIOFoundationCompat
-import NIOHTTP1
 
 /// One node in `apus cluster status`: its own status, and the state of its process.
 package struct NodeReport: Encodable, Sendable {
@@ -39,9 +36,9 @@ package struct NodeReport: Encodable, Sendable {
             process: state, pid: process.pid,
             status: unreachable(node, state: state == .running ? "unreachable" : state.rawValue))
         guard state == .running, let address = HostPort(node.http),
-            let answer = try? await HTTPFetch.send(.GET, "/v1/status", to: address, timeout: timeout),
+            let answer = try? await NodeHTTP.send("GET", "/v1/status", to: address, timeout: timeout),
             answer.status == 200,
-            let status = try? JSONDecoder().decode(NodeStatus.self, from: Data(buffer: answer.body))
+            let status = try? JSONDecoder().decode(NodeStatus.self, from: Data(answer.body))
         else { return report }
         report.status = status
         return report

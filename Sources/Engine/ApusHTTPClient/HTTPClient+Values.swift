@@ -26,6 +26,8 @@ extension HTTPClient {
         /// addresses is asked for when it would be connected to, so no second answer of a name server counts. Called
         /// on the client's thread. Nil: all.
         package var mayConnect: (@Sendable ([UInt8]) -> Bool)?
+        /// Whether a connection is used for further requests. Otherwise each request has one of its own.
+        package var keepsConnections = true
         /// Connections to one host. Further requests wait for one of them.
         package var connectionsPerHostMax = 8
         /// Connections to all hosts together, in use or idle.

@@ -64,6 +64,7 @@ final class TransferHandle {
         try set(CURLOPT_BUFFERSIZE, Self.bufferByteCount)
         // A look-up of a name that was cancelled ends in its own thread. Otherwise this thread would wait for it.
         try set(CURLOPT_QUICK_EXIT, 1)
+        if !settings.keepsConnections { try set(CURLOPT_FORBID_REUSE, 1) }
         try check(apus_curl_close_on_exec(easy))
         if settings.mayConnect != nil { try setGuard() }
         let connectTimeout = min(settings.connectTimeout, transfer.request.connectTimeout ?? settings.connectTimeout)
@@ -202,10 +203,7 @@ final class TransferHandle {
     func end(_ code: CURLcode) { transfer.end(code == CURLE_OK ? .success(()) : .failure(error(code))) }
 
     private func error(_ code: CURLcode) -> ApusError {
-        let sentence = String(cString: reason)
-        let message =
-            sentence.isEmpty
-            ? curl_easy_strerror(code).map { String(cString: $0) } ?? "" : TransferReason.words(of: sentence)
+        let message = message(code)
         switch code {
         case CURLE_OPERATION_TIMEDOUT:
             let isWhole = transfer.request.timeout.map { start + $0 <= .now() } ?? false
@@ -221,5 +219,13 @@ final class TransferHandle {
         case CURLE_OUT_OF_MEMORY, CURLE_UNKNOWN_OPTION, CURLE_NOT_BUILT_IN: return ApusError(.internalFailure, message)
         default: return ApusError(.linkLost, message)
         }
+    }
+
+    private func message(_ code: CURLcode) -> String {
+        let number = code == CURLE_COULDNT_CONNECT ? apus_curl_system_error(easy) : 0
+        if number != 0 { return TransferReason.words(ofSystem: CInt(number)) }
+        let sentence = String(cString: reason)
+        guard sentence.isEmpty else { return TransferReason.words(of: sentence) }
+        return curl_easy_strerror(code).map { String(cString: $0) } ?? ""
     }
 }

@@ -1,3 +1,9 @@
+#if canImport(Glibc)
+import Glibc
+#elseif canImport(Musl)
+import Musl
+#endif
+
 /// The reason that libcurl gives for a transfer that failed, as words for people.
 package enum TransferReason {
     /// The sentence without OpenSSL's version and numbers.
@@ -12,5 +18,12 @@ package enum TransferReason {
         // A version has digits; a sentence of libcurl that is cut here has none.
         guard !before.contains(where: \.isNumber), before.contains(where: \.isLetter) else { return String(words) }
         return String(before + words)
+    }
+
+    /// What the system calls an error, such as "connection refused".
+    package static func words(ofSystem number: CInt) -> String {
+        guard let text = strerror(number) else { return "error \(number) of the system" }
+        let words = String(cString: text)
+        return words.prefix(1).lowercased() + words.dropFirst()
     }
 }

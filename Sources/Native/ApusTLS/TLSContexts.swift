@@ -31,10 +31,11 @@ package struct TLSIdentity: Sendable {
 }
 
 /// The authorities whose certificates are accepted.
-package enum TLSTrust: Sendable {
+package struct TLSTrust: Sendable {
+    fileprivate let pem: [UInt8]
+
     /// Those of a PEM text, and no other.
-    case authorities([UInt8])
-    case system
+    package static func authorities(_ pem: [UInt8]) -> TLSTrust { TLSTrust(pem: pem) }
 }
 
 /// A server's certificate and TLS settings, shared by its connections. TLS 1.3 only (RFC 8446), if nothing else is
@@ -174,13 +175,6 @@ package final class TLSClientContext: @unchecked Sendable {  // SAFETY: one `let
         if let identity { try ContextPointer.present(pointer, identity) }
     }
 
-    /// TLS 1.3 or 1.2, for servers of others.
-    package init(httpTrust trust: TLSTrust) throws(TLSContextError) {
-        pointer = try ContextPointer.make(isServer: false)
-        try ContextPointer.trust(pointer, trust)
-        try ContextPointer.allow12(pointer)
-    }
-
     /// TLS 1.3 or 1.2, for servers whose certificates nobody has signed, such as cameras. It protects from those who
     /// listen, not from those who answer in the server's place.
     package init(acceptingAnyCertificate: Void) throws(TLSContextError) {
@@ -201,15 +195,6 @@ package final class TLSClientContext: @unchecked Sendable {  // SAFETY: one `let
     private static func text(of file: String) throws(TLSContextError) -> [UInt8] {
         guard let text = FileManager.default.contents(atPath: file) else { throw .authority("it cannot be read") }
         return [UInt8](text)
-    }
-}
-
-extension TLSTrust {
-    /// The authorities of a PEM file.
-    ///
-    /// - Throws: Foundation's error if it cannot be read.
-    package static func file(_ path: String) throws -> TLSTrust {
-        .authorities([UInt8](try Data(contentsOf: URL(fileURLWithPath: path))))
     }
 }
 
@@ -235,13 +220,10 @@ private enum ContextPointer {
 
     static func trust(_ pointer: OpaquePointer, _ trust: TLSTrust) throws(TLSContextError) {
         var reason = Reason()
-        let isSet =
-            switch trust {
-            case .authorities(let pem):
-                apus_tls_context_trust(pointer, pem, pem.count, &reason.text, reason.text.count)
-            case .system: apus_tls_context_trust_system(pointer, &reason.text, reason.text.count)
-            }
-        guard isSet == 1 else { throw .authority(reason.words) }
+        let pem = trust.pem
+        guard apus_tls_context_trust(pointer, pem, pem.count, &reason.text, reason.text.count) == 1 else {
+            throw .authority(reason.words)
+        }
     }
 
     static func present(_ pointer: OpaquePointer, _ identity: TLSIdentity) throws(TLSContextError) {

@@ -59,6 +59,12 @@ static inline CURLcode apus_curl_set_reason(CURL *easy, char *reason) {
     return curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, reason);
 }
 
+// The system's error of the last connect that failed; 0 if there is none.
+static inline long apus_curl_system_error(CURL *easy) {
+    long number = 0;
+    return curl_easy_getinfo(easy, CURLINFO_OS_ERRNO, &number) == CURLE_OK ? number : 0;
+}
+
 static inline CURLMcode apus_curl_multi_set_number(CURLM *multi, CURLMoption option, long value) {
     return curl_multi_setopt(multi, option, value);
 }

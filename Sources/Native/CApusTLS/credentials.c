@@ -97,13 +97,6 @@ int apus_tls_context_trust(apus_tls_context *context, const void *pem, size_t co
     return 1;
 }
 
-int apus_tls_context_trust_system(apus_tls_context *context, char *reason, size_t reason_size) {
-    ERR_clear_error();
-    if (SSL_CTX_set_default_verify_paths(context->settings) != 1) return fail(reason, reason_size);
-    demand_certificate(context->settings);
-    return 1;
-}
-
 apus_tls_context *apus_tls_context_create(int is_server, char *reason, size_t reason_size) {
     apus_tls_context *context =
         apus_tls_context_new(is_server ? TLS_server_method() : TLS_client_method(), reason, reason_size);

@@ -6,7 +6,6 @@ import ApusSessions
 import Foundation
 import Logging
 import NIOCore
-import NIOHTTP1
 import NIOPosix
 import SwiftProtobuf
 import Synchronization
@@ -80,9 +79,9 @@ final class APIStage {
 
     private func ownedShards(of node: String) async throws -> Set<ShardID> {
         let token = try await local.mint(role: .admin, access: AccessID(unchecked: "bench"))
-        let answer = try await HTTPFetch.send(
-            .GET, "/v1/shards?owner=\(node)&pageSize=4096", to: try http(0), token: token, timeout: .seconds(10))
-        let page = try ClientListShardsResponse(jsonUTF8Bytes: Array(answer.body.readableBytesView))
+        let answer = try await NodeHTTP.send(
+            "GET", "/v1/shards?owner=\(node)&pageSize=4096", to: try http(0), token: token, timeout: .seconds(10))
+        let page = try ClientListShardsResponse(jsonUTF8Bytes: answer.body)
         return Set(page.shards.map { ShardID(UInt16($0.shard)) })
     }
 

@@ -2,9 +2,6 @@ import ApusCluster
 import ApusCore
 import ApusLocal
 import Foundation
-import NIOCore
-import NIOFoundationCompat
-import NIOHTTP1
 
 #if canImport(Glibc)
 import Glibc
@@ -123,9 +120,9 @@ struct ClusterFaultStage {
     private func leader() async throws -> String {
         for store in mark.stores ?? [] {
             guard let address = HostPort(store.clients),
-                let answer = try? await HTTPFetch.send(
-                    .POST, "/v3/maintenance/status", to: address, body: ByteBuffer(string: "{}"), timeout: .seconds(2)),
-                let status = try? JSONDecoder().decode(MemberStatus.self, from: Data(buffer: answer.body))
+                let answer = try? await NodeHTTP.send(
+                    "POST", "/v3/maintenance/status", to: address, body: "{}", timeout: .seconds(2)),
+                let status = try? JSONDecoder().decode(MemberStatus.self, from: Data(answer.body))
             else { continue }
             if status.leader == status.header.member_id { return store.name }
         }

@@ -2,9 +2,6 @@ import ApusCore
 import ApusHistory
 import ApusLocal
 import Foundation
-import NIOCore
-import NIOFoundationCompat
-import NIOHTTP1
 
 /// A client of the registers of `apus-registers` over REST. It records each operation.
 ///
@@ -67,22 +64,21 @@ struct RegisterClient: Sendable {
     private func send(_ register: Register, _ request: RegisterOperation.Request, timeout: Duration) async -> Reply {
         let path = "/v1/registers/\(register.name)"
         let isRecorded = register.isRecorded
-        var (method, target, body) = (HTTPMethod.POST, "\(path)/swap", ByteBuffer?.none)
+        var (method, target, body) = ("POST", "\(path)/swap", String?.none)
         switch request {
-        case .read: (method, target) = (.GET, "\(path)?recorded=\(isRecorded)")
+        case .read: (method, target) = ("GET", "\(path)?recorded=\(isRecorded)")
         case .write(let value):
             target = "\(path)/write"
-            body = ByteBuffer(string: #"{"recorded":\#(isRecorded),"value":"\#(value)"}"#)
+            body = #"{"recorded":\#(isRecorded),"value":"\#(value)"}"#
         case .compareAndSwap(let expected, let new):
-            body = ByteBuffer(
-                string: #"{"recorded":\#(isRecorded),"expected":"\#(expected)","value":"\#(new)"}"#)
+            body = #"{"recorded":\#(isRecorded),"expected":"\#(expected)","value":"\#(new)"}"#
         }
-        let answer = await HTTPFetch.sendRepeatedly(
+        let answer = await NodeHTTP.sendRepeatedly(
             method, target, to: nodes, first: first, token: token, key: body == nil ? nil : UUID().uuidString,
             body: body, attemptTimeout: Self.attemptTimeout, timeout: timeout)
         guard let answer else { return .silent }
-        guard answer.status == 200, let fields = try? JSONDecoder().decode(Answer.self, from: Data(buffer: answer.body))
-        else { return .refused("\(answer.status) \(String(buffer: answer.body))") }
+        guard answer.status == 200, let fields = try? JSONDecoder().decode(Answer.self, from: Data(answer.body))
+        else { return .refused("\(answer.status) \(answer.text)") }
         return .answered(fields)
     }
 }

@@ -4,7 +4,6 @@ import ApusCore
 import ApusLocal
 import ApusSessions
 import Foundation
-import NIOHTTP1
 
 #if canImport(Glibc)
 import Glibc
@@ -60,7 +59,7 @@ extension FaultRounds {
             let token = try? await local.mint(role: .admin, access: AccessID(unchecked: "operator"))
         else { return }
         let path = "/v1/nodes/\(node.name)/drain"
-        _ = try? await HTTPFetch.send(.POST, path, to: address, token: token, timeout: .seconds(1))
+        _ = try? await NodeHTTP.send("POST", path, to: address, token: token, timeout: .seconds(1))
     }
 
     // MARK: A damaged store

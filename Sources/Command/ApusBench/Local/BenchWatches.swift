@@ -3,9 +3,6 @@ import ApusCore
 import ApusLocal
 import ApusStorage
 import Foundation
-import NIOCore
-import NIOFoundationCompat
-import NIOHTTP1
 import Synchronization
 
 /// Follows the cluster map and counts false deaths: members that were declared dead, or replaced by another
@@ -91,9 +88,9 @@ struct HealthAnswer: Sendable {
     /// Asks a node; nil if it does not answer.
     static func ask(_ node: StateDirectory.Node, timeout: Duration = .seconds(2)) async -> HealthAnswer? {
         guard let address = HostPort(node.http),
-            let answer = try? await HTTPFetch.send(.GET, "/healthz", to: address, timeout: timeout)
+            let answer = try? await NodeHTTP.send("GET", "/healthz", to: address, timeout: timeout)
         else { return nil }
-        let body = try? JSONDecoder().decode(Body.self, from: Data(buffer: answer.body))
+        let body = try? JSONDecoder().decode(Body.self, from: Data(answer.body))
         return HealthAnswer(status: answer.status, conditions: Set(body?.conditions?.map(\.type) ?? []))
     }
 

@@ -6,9 +6,6 @@ import ApusNode
 import ApusNodeConfiguration
 import ApusStorage
 import Foundation
-import NIOCore
-import NIOFoundationCompat
-import NIOHTTP1
 
 /// The state of the ownership store, and each node's memory of it.
 struct OwnershipSurvey: Sendable {
@@ -90,10 +87,10 @@ struct OwnershipSurvey: Sendable {
 
     private static func status(of configuration: NodeConfiguration) async -> NodeStatus? {
         guard
-            let answer = try? await HTTPFetch.send(
-                .GET, "/v1/status", to: configuration.advertisedHTTP, timeout: answerTimeout),
+            let answer = try? await NodeHTTP.send(
+                "GET", "/v1/status", to: configuration.advertisedHTTP, timeout: answerTimeout),
             answer.status == 200,
-            let status = try? JSONDecoder().decode(NodeStatus.self, from: Data(buffer: answer.body)),
+            let status = try? JSONDecoder().decode(NodeStatus.self, from: Data(answer.body)),
             status.name == configuration.node.rawValue
         else { return nil }
         return status

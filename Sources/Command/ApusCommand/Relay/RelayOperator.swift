@@ -6,9 +6,6 @@ import ApusRelayService
 import ApusSessions
 import ArgumentParser
 import Foundation
-import NIOCore
-import NIOFoundationCompat
-import NIOHTTP1
 
 /// Selects the relays of an operator's command: those of a local cluster, or a standalone one.
 struct RelayOperatorOptions: ParsableArguments {
@@ -75,12 +72,12 @@ struct RelayOperator: Sendable {
     }
 
     /// - Throws: 21022, 10005 if it does not answer, 21025 with its message if it refuses.
-    func ask<Answer: Decodable>(_ method: HTTPMethod, _ path: String, as type: Answer.Type) async throws -> Answer {
-        let answer = try await HTTPFetch.send(method, path, to: address, token: token, timeout: Self.timeout)
+    func ask<Answer: Decodable>(_ method: String, _ path: String, as type: Answer.Type) async throws -> Answer {
+        let answer = try await NodeHTTP.send(method, path, to: address, token: token, timeout: Self.timeout)
         guard (200...299).contains(answer.status) else {
-            throw ApusError(.unavailable, "\(name) refused (\(answer.status)): \(String(buffer: answer.body))")
+            throw ApusError(.unavailable, "\(name) refused (\(answer.status)): \(answer.text)")
         }
-        guard let value = try? JSONDecoder().decode(type, from: Data(buffer: answer.body)) else {
+        guard let value = try? JSONDecoder().decode(type, from: Data(answer.body)) else {
             throw ApusError(.malformed, "\(name) did not answer as a relay")
         }
         return value

@@ -4,7 +4,6 @@ import ApusLocal
 import ApusTraversal
 import ArgumentParser
 import Foundation
-import NIOHTTP1
 
 /// `apus relay sessions`: lists the allocations.
 struct RelaySessionsCommand: AsyncParsableCommand {
@@ -30,7 +29,7 @@ struct RelaySessionsCommand: AsyncParsableCommand {
         var nodes: [Report.Node] = []
         for relay in try await relays.relays() {
             let query = RelayOperator.query(user: user, id: nil)
-            let found = try await relay.ask(.GET, "/v1/admin/relay/sessions\(query)", as: RelaySessions.self)
+            let found = try await relay.ask("GET", "/v1/admin/relay/sessions\(query)", as: RelaySessions.self)
             nodes.append(.init(name: relay.name, relay: found))
         }
         try output.show(Report(nodes: nodes), Self.table(nodes))
@@ -97,7 +96,7 @@ struct RelayEndCommand: AsyncParsableCommand {
         var count = 0
         for relay in found {
             let query = RelayOperator.query(user: user, id: id)
-            count += try await relay.ask(.POST, "/v1/admin/relay/end\(query)", as: Ended.self).ended
+            count += try await relay.ask("POST", "/v1/admin/relay/end\(query)", as: Ended.self).ended
         }
         guard count > 0 else { throw ApusError(.unavailable, "there is no such allocation") }
         try output.show(Ended(ended: count), ["\(count) ended"])
@@ -136,12 +135,12 @@ struct RelayDrainCommand: AsyncParsableCommand {
 
     func run() async throws {
         let relay = try RelayOperator(configuration: config)
-        _ = try await relay.ask(.POST, "/v1/admin/drain", as: Taken.self)
+        _ = try await relay.ask("POST", "/v1/admin/drain", as: Taken.self)
         let deadline = ContinuousClock.now + .seconds(wait)
         while true {
             // Only the count: a list of thousands, several times a second, would take the control thread's time from
             // its clients.
-            let left = try await relay.ask(.GET, "/v1/status", as: NodeStatus.self).relay?.allocations
+            let left = try await relay.ask("GET", "/v1/status", as: NodeStatus.self).relay?.allocations
             guard let left else { throw ApusError(.unavailable, "the relay does not answer") }
             guard left > 0 else { break }
             guard ContinuousClock.now < deadline else {

@@ -3,8 +3,6 @@ import ApusCore
 import ApusLocal
 import ArgumentParser
 import Foundation
-import NIOFoundationCompat
-import NIOHTTP1
 
 /// `apus relay status`: shows the traffic of a cluster's relays or of a standalone one, by user.
 struct RelayStatusCommand: AsyncParsableCommand {
@@ -50,11 +48,11 @@ struct RelayStatusCommand: AsyncParsableCommand {
         var found: [NodeStatus] = []
         for text in server {
             guard let address = HostPort(text) else { throw ValidationError("\(text) is not HOST:PORT") }
-            let answer = try await HTTPFetch.send(.GET, "/v1/status", to: address, timeout: Self.timeout)
+            let answer = try await NodeHTTP.send("GET", "/v1/status", to: address, timeout: Self.timeout)
             guard answer.status == 200 else {
                 throw ApusError(.unavailable, "\(address) answers with \(answer.status)")
             }
-            guard let status = try? JSONDecoder().decode(NodeStatus.self, from: Data(buffer: answer.body)) else {
+            guard let status = try? JSONDecoder().decode(NodeStatus.self, from: Data(answer.body)) else {
                 throw ApusError(.malformed, "\(address) did not answer with a node's status")
             }
             found.append(status)

@@ -5,8 +5,6 @@ import ApusSessions
 import ApusTLS
 import ArgumentParser
 import Foundation
-import NIOCore
-import NIOHTTP1
 import SwiftProtobuf
 
 /// The cluster that a verb is for: `apus --server URL --token-file FILE VERB`, or a local cluster.
@@ -63,15 +61,13 @@ struct ServerOptions: ParsableArguments {
         let isSecure = scheme == "https"
         return ClusterAPI(
             address: HostPort(host: host, port: url.port ?? (isSecure ? 443 : 80)),
-            token: token, tls: isSecure ? try context() : nil)
+            token: token, tls: isSecure ? try tls() : nil)
     }
 
-    private func context() throws(ApusError) -> TLSClientContext {
-        do {
-            return try TLSClientContext(httpTrust: try ca.map { try TLSTrust.file($0) } ?? .system)
-        } catch {
-            throw ApusError(.configurationInvalid, "the authority \(ca ?? "") cannot be used: \(error)")
-        }
+    private func tls() throws(ApusError) -> NodeHTTP.TLS {
+        // Says what is wrong with the file, and not only that the connection fails.
+        if let ca { _ = try TLSClientContext(authorityFile: ca) }
+        return try NodeHTTP.TLS(authorityFile: ca)
     }
 
     /// A node of the local cluster that answers.
@@ -97,7 +93,7 @@ struct ClusterAPI: Sendable {
     let address: HostPort
     let token: String
     /// Nil over plain HTTP.
-    let tls: TLSClientContext?
+    let tls: NodeHTTP.TLS?
 
     /// Sends a request and waits for the answer.
     ///
@@ -111,16 +107,15 @@ struct ClusterAPI: Sendable {
             if case .field(let name) = part { !(fields[name] as? String ?? "").isEmpty } else { true }
         }
         let request = try Self.request(fields, isWhole ? rule : M.info.alias ?? rule)
-        let answer = try await HTTPFetch.send(
-            HTTPMethod(rawValue: rule.method.rawValue), request.path, to: address, token: token, body: request.body,
+        let answer = try await NodeHTTP.send(
+            rule.method.rawValue, request.path, to: address, token: token, body: request.body,
             tls: tls, timeout: Self.timeout)
-        let bytes = Array(answer.body.readableBytesView)
-        guard answer.status == 200 else { throw Self.error(bytes, status: answer.status) }
+        guard answer.status == 200 else { throw Self.error(answer) }
         do {
             // A newer cluster may say more than this program knows.
             var options = JSONDecodingOptions()
             options.ignoreUnknownFields = true
-            return try M.Reply(jsonUTF8Bytes: bytes, options: options)
+            return try M.Reply(jsonUTF8Bytes: answer.body, options: options)
         } catch {
             throw ApusError(.malformed, "the answer of \(address) cannot be read")
         }
@@ -135,7 +130,7 @@ struct ClusterAPI: Sendable {
 
     private static func request(
         _ fields: [String: Any], _ rule: HTTPRule
-    ) throws(ApusError) -> (path: String, body: ByteBuffer?) {
+    ) throws(ApusError) -> (path: String, body: String?) {
         var (fields, path) = (fields, "")
         for part in rule.parts {
             switch part {
@@ -151,7 +146,7 @@ struct ClusterAPI: Sendable {
             guard !fields.isEmpty, let body = try? JSONSerialization.data(withJSONObject: fields) else {
                 return (path, nil)
             }
-            return (path, ByteBuffer(bytes: body))
+            return (path, String(decoding: body, as: UTF8.self))
         }
         guard let json = try? JSONSerialization.data(withJSONObject: fields),
             let values = try? JSONDecoder().decode([String: QueryValue].self, from: json)
@@ -185,13 +180,13 @@ struct ClusterAPI: Sendable {
     }
 
     /// The error of a problem document (RFC 9457).
-    private static func error(_ bytes: [UInt8], status: Int) -> ApusError {
+    private static func error(_ answer: NodeHTTP.Answer) -> ApusError {
         struct Problem: Decodable {
             var code: Int32
             var detail: String?
         }
-        guard let problem = try? JSONDecoder().decode(Problem.self, from: Data(bytes)) else {
-            return ApusError(.malformed, "the answer has the status \(status)")
+        guard let problem = try? JSONDecoder().decode(Problem.self, from: Data(answer.body)) else {
+            return ApusError(.malformed, "the answer has the status \(answer.status)")
         }
         return ApusError(ErrorCode(number: problem.code), problem.detail ?? "the cluster refused")
     }

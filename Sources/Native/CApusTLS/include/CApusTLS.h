@@ -34,8 +34,6 @@ int apus_tls_context_prove(
 
 /// Demands a certificate of the peer that an authority of a PEM text has issued. No other authority is trusted.
 int apus_tls_context_trust(apus_tls_context *context, const void *pem, size_t count, char *reason, size_t reason_size);
-/// Demands a certificate that an authority of the system has issued.
-int apus_tls_context_trust_system(apus_tls_context *context, char *reason, size_t reason_size);
 
 /// Also allows TLS 1.2 with forward secrecy and AEAD: 1, or 0 if libssl refuses.
 int apus_tls_context_allow_12(apus_tls_context *context);
