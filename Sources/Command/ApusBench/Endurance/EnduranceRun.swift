@@ -151,7 +151,7 @@ struct EnduranceRun: Sendable {
     ) async -> Duration? {
         let wanted = Set(cast.publishers.map { "\($0.device)/0" })
         while MonotonicTime.now() - since < .seconds(10) {
-            let reports = await NodeReport.gather(stage.local)
+            let reports = await NodeStanding.gather(stage.local)
             let found = reports.flatMap(\.status.channels).filter {
                 $0.role == "primary" && $0.protected && $0.primary != victim.rawValue && $0.standby != victim.rawValue
                     && $0.standby != nil

@@ -100,7 +100,7 @@ struct BenchRelayFailoverCommand: AsyncParsableCommand {
     }
 
     private func report(_ stage: FailoverStage, _ index: Int) async -> NodeStatus.Relay? {
-        await NodeReport.gather(stage.local.mark.nodes[index], in: stage.local.directory).status.relay
+        await NodeStanding.gather(stage.local.mark.nodes[index], in: stage.local.directory).status.relay
     }
 
     private func wait(_ what: String, until isSo: () async -> Bool) async throws {

@@ -121,7 +121,7 @@ extension FaultRounds {
     private func isOneCluster(_ local: LocalCluster, within timeout: Duration) async throws -> Bool {
         let deadline = MonotonicTime.now() + timeout
         while MonotonicTime.now() < deadline {
-            let reports = await NodeReport.gather(local)
+            let reports = await NodeStanding.gather(local)
             if reports.allSatisfy({ $0.status.state == "up" && $0.status.members.count == reports.count }) {
                 return true
             }

@@ -30,7 +30,7 @@ struct ClusterReport: Encodable {
     var cluster: String
     /// The state directory.
     var directory: String
-    var nodes: [NodeReport]
+    var nodes: [NodeStanding]
     /// The members of etcd that hold the ownership store; nil for a store in a directory.
     var stores: [StoreReport]?
     /// The networks of an isolated cluster; otherwise nil.
@@ -44,13 +44,13 @@ struct ClusterReport: Encodable {
         network = cluster.mark.network
         stores = cluster.mark.stores == nil ? nil : StoreReport.gather(cluster)
         faults = try network == nil ? nil : cluster.directory.faults()
-        nodes = await NodeReport.gather(cluster)
+        nodes = await NodeStanding.gather(cluster)
     }
 
     /// The tables of the nodes and channels, and those of the members of etcd and of the faults if there are any.
     var table: [String] {
         let more = [StoreReport.table(stores ?? []), TextTable.lines(faults?.rows ?? [])]
-        return NodeReport.table(nodes) + more.filter { !$0.isEmpty }.flatMap { [""] + $0 }
+        return NodeStanding.table(nodes) + more.filter { !$0.isEmpty }.flatMap { [""] + $0 }
     }
 }
 

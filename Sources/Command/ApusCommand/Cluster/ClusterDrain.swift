@@ -31,7 +31,7 @@ struct ClusterDrain: AsyncParsableCommand {
         try await local.beginDraining(found)
         let deadline = ContinuousClock.now + .seconds(timeout)
         while true {
-            let report = await NodeReport.gather(found, in: local.directory)
+            let report = await NodeStanding.gather(found, in: local.directory)
             if report.process == .stopped { break }
             if report.answered, report.status.shards.drained ?? (report.status.shards.owned == 0) { break }
             guard ContinuousClock.now < deadline else {

@@ -16,7 +16,7 @@ struct ClusterReadiness: Sendable {
         let deadline = ContinuousClock.now + timeout
         let weights = try weights()
         while true {
-            let reports = await NodeReport.gather(cluster)
+            let reports = await NodeStanding.gather(cluster)
             guard let reason = Self.obstacle(reports, weights: weights) else { return }
             if let ended = reports.first(where: { $0.process == .stopped }) {
                 throw ApusError(.internalFailure, failure("the node \(ended.status.name) ended", ended.status.name))
@@ -40,7 +40,7 @@ struct ClusterReadiness: Sendable {
 
     /// The reason why the cluster is not ready; nil if it is. While a node is cordoned, the nodes' shares of the shards
     /// do not matter.
-    static func obstacle(_ reports: [NodeReport], weights: [Int]) -> String? {
+    static func obstacle(_ reports: [NodeStanding], weights: [Int]) -> String? {
         for report in reports where report.status.state != "up" {
             return "\(report.status.name) is \(report.status.state)"
         }

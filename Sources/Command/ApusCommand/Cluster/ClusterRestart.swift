@@ -29,7 +29,7 @@ struct ClusterRestart: AsyncParsableCommand {
         try process.start(program: program)
         let deadline = ContinuousClock.now + .seconds(timeout)
         while true {
-            let report = await NodeReport.gather(found, in: local.directory)
+            let report = await NodeStanding.gather(found, in: local.directory)
             if report.answered, report.status.state == "up",
                 report.status.shards.owned > 0 || report.status.cordoned == true
             {

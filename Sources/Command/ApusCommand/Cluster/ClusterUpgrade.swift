@@ -86,10 +86,10 @@ struct ClusterUpgradeRun: Sendable {
     func plan() async throws -> UpgradeReport {
         // What comes with a start, such as moves, ends by itself.
         try? await wait("the cluster is well") {
-            let reports = await NodeReport.gather(cluster)
+            let reports = await NodeStanding.gather(cluster)
             return Self.fault(reports) == nil ? try obstacle(reports) : nil
         }
-        let reports = await NodeReport.gather(cluster)
+        let reports = await NodeStanding.gather(cluster)
         return UpgradeReport(
             nodes: reports.map {
                 .init(node: $0.status.name, before: Self.build(of: $0), after: build, result: "planned")
@@ -107,7 +107,7 @@ struct ClusterUpgradeRun: Sendable {
                 try await upgrade(node)
                 (report.nodes[index].after, report.nodes[index].result) = (build, "upgraded")
             } catch let error as ApusError {
-                let found = await NodeReport.gather(node, in: cluster.directory)
+                let found = await NodeStanding.gather(node, in: cluster.directory)
                 (report.nodes[index].after, report.nodes[index].result) = (Self.build(of: found), "failed")
                 report.failure = "\(error.message); the nodes after \(node.name) were not touched"
                 return report
@@ -120,7 +120,7 @@ struct ClusterUpgradeRun: Sendable {
 
     private func upgrade(_ node: StateDirectory.Node) async throws {
         let process = NodeProcess(node.name, in: cluster.directory)
-        let before = await NodeReport.gather(node, in: cluster.directory)
+        let before = await NodeStanding.gather(node, in: cluster.directory)
         progress("\(node.name): draining")
         try await drain(node)
         progress("\(node.name): restarting with \(build)")
@@ -131,7 +131,7 @@ struct ClusterUpgradeRun: Sendable {
         try await LocalPorts.requireFree(node, in: cluster.mark.network?.namespace(of: node.name))
         try process.start(program: program)
         try await wait("\(node.name) is a member again") {
-            let report = await NodeReport.gather(node, in: cluster.directory)
+            let report = await NodeStanding.gather(node, in: cluster.directory)
             guard report.process != .stopped else {
                 let tail = process.logTail(lines: 15).joined(separator: "\n    ")
                 throw ApusError(.internalFailure, "\(node.name) ended; the end of its log:\n    \(tail)")
@@ -144,7 +144,7 @@ struct ClusterUpgradeRun: Sendable {
         }
         progress("\(node.name): waiting for its shards")
         try await wait("the cluster is well with \(node.name)") {
-            try obstacle(await NodeReport.gather(cluster))
+            try obstacle(await NodeStanding.gather(cluster))
         }
         try remember(node)
         progress("\(node.name): upgraded")
@@ -162,7 +162,7 @@ struct ClusterUpgradeRun: Sendable {
     private func drain(_ node: StateDirectory.Node) async throws {
         try await cluster.beginDraining(node)
         try await wait("\(node.name) is drained") {
-            let report = await NodeReport.gather(node, in: cluster.directory)
+            let report = await NodeStanding.gather(node, in: cluster.directory)
             guard report.answered else { return "it does not answer" }
             guard report.status.shards.drained ?? (report.status.shards.owned == 0) else {
                 return "it still holds \(report.status.shards.owned) shards"
@@ -188,7 +188,7 @@ struct ClusterUpgradeRun: Sendable {
     }
 
     /// The reason why a node must not be taken out of the cluster now; nil if one may be.
-    private func obstacle(_ reports: [NodeReport]) throws(ApusError) -> String? {
+    private func obstacle(_ reports: [NodeStanding]) throws(ApusError) -> String? {
         guard reports.count > 1 else { return "an upgrade without interruption needs at least two nodes" }
         let configured = try ClusterReadiness(cluster: cluster).weights()
         // `weight` may have changed those of the configuration.
@@ -197,7 +197,7 @@ struct ClusterUpgradeRun: Sendable {
     }
 
     /// A node that does not answer, or that is unhealthy; nil if there is none.
-    private static func fault(_ reports: [NodeReport]) -> String? {
+    private static func fault(_ reports: [NodeStanding]) -> String? {
         for report in reports {
             guard report.answered else { return "\(report.status.name) is \(report.status.state)" }
             if let condition = (report.status.conditions ?? []).first(where: \.unhealthy) {
@@ -207,7 +207,7 @@ struct ClusterUpgradeRun: Sendable {
         return nil
     }
 
-    private static func obstacle(_ reports: [NodeReport], weights: [Int]) -> String? {
+    private static func obstacle(_ reports: [NodeStanding], weights: [Int]) -> String? {
         if let fault = fault(reports) { return fault }
         for report in reports {
             let (status, name) = (report.status, report.status.name)
@@ -226,5 +226,5 @@ struct ClusterUpgradeRun: Sendable {
         return misplaced > 0 ? "\(misplaced) shards are not at their place yet" : nil
     }
 
-    private static func build(of report: NodeReport) -> String { report.status.program?.build ?? "-" }
+    private static func build(of report: NodeStanding) -> String { report.status.program?.build ?? "-" }
 }

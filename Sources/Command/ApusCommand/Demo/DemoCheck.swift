@@ -108,7 +108,7 @@ struct DemoCheck: Sendable {
     private func waitForProtection(notAt node: String?) async throws -> (node: String, standby: String) {
         let deadline = ContinuousClock.now + timeout
         while true {
-            let reports = await NodeReport.gather(stage.cluster).filter { $0.status.name != node }
+            let reports = await NodeStanding.gather(stage.cluster).filter { $0.status.name != node }
             if let found = stage.channel(in: reports), found.channel.protected, let standby = found.channel.standby,
                 standby != node
             {
@@ -117,7 +117,8 @@ struct DemoCheck: Sendable {
             guard ContinuousClock.now < deadline else {
                 throw ApusError(
                     .deadlineExceeded,
-                    "the channel has no primary with a standby:\n" + NodeReport.table(reports).joined(separator: "\n"))
+                    "the channel has no primary with a standby:\n" + NodeStanding.table(reports).joined(separator: "\n")
+                )
             }
             try await Task.sleep(for: .milliseconds(50))
         }

@@ -42,7 +42,7 @@ final class DemoStage: Sendable {
     func start() async throws {
         try start([Self.camera])
         let deadline = ContinuousClock.now + .seconds(30)
-        while channel(in: await NodeReport.gather(cluster))?.channel.fed != true {
+        while channel(in: await NodeStanding.gather(cluster))?.channel.fed != true {
             try requireClients([Self.camera])
             guard ContinuousClock.now < deadline else {
                 throw ApusError(.deadlineExceeded, "the camera's frames did not reach the cluster within 30 s")
@@ -93,7 +93,7 @@ final class DemoStage: Sendable {
     }
 
     /// The channel as its primary reports it; nil if no node reports that it is the primary.
-    func channel(in reports: [NodeReport]) -> (node: String, channel: NodeStatus.Channel)? {
+    func channel(in reports: [NodeStanding]) -> (node: String, channel: NodeStatus.Channel)? {
         for report in reports {
             for channel in report.status.channels
             where channel.role == "primary" && channel.channel.hasPrefix("\(Self.camera)/") {

@@ -18,8 +18,8 @@ struct DemoTable: Sendable {
         while !Task.isCancelled {
             try stage.requireClients()
             for index in tallies.indices { tallies[index].update() }
-            let reports = await NodeReport.gather(stage.cluster)
-            var lines = NodeReport.table(reports) + [""]
+            let reports = await NodeStanding.gather(stage.cluster)
+            var lines = NodeStanding.table(reports) + [""]
             lines += Self.viewers(stage, tallies)
             lines += [
                 "", "Kill a node with `apus cluster kill N --dir \(stage.cluster.directory.path)`. Ctrl-C ends it.",

@@ -42,7 +42,7 @@ struct RelayStatusCommand: AsyncParsableCommand {
 
     private func gather() async throws -> [NodeStatus] {
         guard !server.isEmpty else {
-            return await NodeReport.gather(try LocalCluster(directory: directory ?? StateDirectory.defaultPath))
+            return await NodeStanding.gather(try LocalCluster(directory: directory ?? StateDirectory.defaultPath))
                 .map(\.status)
         }
         var found: [NodeStatus] = []

@@ -3,7 +3,7 @@ import ApusCore
 import Foundation
 
 /// One node in `apus cluster status`: its own status, and the state of its process.
-package struct NodeReport: Encodable, Sendable {
+package struct NodeStanding: Encodable, Sendable {
     /// The state of the node's process according to the system.
     package var process: NodeProcess.State
     /// The process id; nil if there is none.
@@ -29,10 +29,10 @@ package struct NodeReport: Encodable, Sendable {
     /// Asks one node. A paused or stopped node is not asked.
     package static func gather(
         _ node: StateDirectory.Node, in directory: StateDirectory, timeout: Duration = .seconds(2)
-    ) async -> NodeReport {
+    ) async -> NodeStanding {
         let process = NodeProcess(node.name, in: directory)
         let state = process.state
-        var report = NodeReport(
+        var report = NodeStanding(
             process: state, pid: process.pid,
             status: unreachable(node, state: state == .running ? "unreachable" : state.rawValue))
         guard state == .running, let address = HostPort(node.http),
@@ -45,12 +45,12 @@ package struct NodeReport: Encodable, Sendable {
     }
 
     /// Asks all nodes concurrently. The result has the mark's order.
-    package static func gather(_ cluster: LocalCluster) async -> [NodeReport] {
-        await withTaskGroup(of: (Int, NodeReport).self) { group in
+    package static func gather(_ cluster: LocalCluster) async -> [NodeStanding] {
+        await withTaskGroup(of: (Int, NodeStanding).self) { group in
             for (index, node) in cluster.mark.nodes.enumerated() {
                 group.addTask { (index, await gather(node, in: cluster.directory)) }
             }
-            var reports: [(Int, NodeReport)] = []
+            var reports: [(Int, NodeStanding)] = []
             for await report in group { reports.append(report) }
             return reports.sorted { $0.0 < $1.0 }.map(\.1)
         }
@@ -87,9 +87,9 @@ package enum TextTable {
     }
 }
 
-extension NodeReport {
+extension NodeStanding {
     /// The table of the nodes, and that of the channels if there are any.
-    package static func table(_ reports: [NodeReport]) -> [String] {
+    package static func table(_ reports: [NodeStanding]) -> [String] {
         var nodes = [
             [
                 "NODE", "STATE", "SHARDS", "STANDBY", "DEVICES", "APPS", "VIEWERS", "NODE LINKS", "CLIENTS", "RELAY",
