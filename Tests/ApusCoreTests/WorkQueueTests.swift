@@ -60,6 +60,57 @@ struct WorkQueueTests {
         #expect(record.all == [1, 2, 3, 4, 5])
     }
 
+    @Test("At most so many items run at once, and the next begins when one has ended, whichever it is")
+    func atMost() async {
+        let (queue, record) = (WorkQueue<Int>(countMax: nil), Record())
+        let (gate, opener) = AsyncStream.makeStream(of: Void.self)
+        let begun = Atomic<Int>(0)
+        let running = Atomic<Int>(0)
+        let mostRunning = Atomic<Int>(0)
+        for item in 1...20 { queue.add(item) }
+        queue.finish()
+        await queue.run(atMost: 3) { item in
+            begun.add(1, ordering: .relaxed)
+            mostRunning.max(running.add(1, ordering: .relaxed).newValue, ordering: .relaxed)
+            // All three places are used.
+            while begun.load(ordering: .relaxed) < 3 { await Task.yield() }
+            if item == 1 {
+                // Ends last: the others pass it in the two places that are left.
+                for await _ in gate { break }
+            } else {
+                for _ in 0..<10 { await Task.yield() }
+                if item == 20 { opener.yield() }
+            }
+            record.add(item)
+            running.subtract(1, ordering: .relaxed)
+        }
+        #expect(record.all.sorted() == Array(1...20) && record.all.firstIndex(of: 1).map { $0 >= 17 } == true)
+        #expect(mostRunning.load(ordering: .relaxed) == 3)
+    }
+
+    @Test("A cancelled task ends what runs of at most so many items, and returns")
+    func atMostCancelled() async {
+        let (queue, record) = (WorkQueue<Int>(countMax: nil), Record())
+        let (begun, sign) = AsyncStream.makeStream(of: Void.self)
+        for item in 1...2 { queue.add(item) }
+        let runner = Task {
+            await queue.run(atMost: 2) { item in
+                record.add(item)
+                sign.yield()
+                while !Task.isCancelled { await Task.yield() }
+            }
+        }
+        var count = 0
+        for await _ in begun {
+            count += 1
+            if count == 2 { break }
+        }
+        runner.cancel()
+        await runner.value
+        queue.add(3)
+        #expect(record.all.sorted() == [1, 2])
+    }
+
     @Test("A finished queue waits for what is under way, or cancels it", arguments: [true, false])
     func ending(cancels: Bool) async {
         let queue = WorkQueue<Int>(countMax: nil)

@@ -2,8 +2,8 @@
 /// in it.
 ///
 /// Callers of ``add(_:)`` may be anywhere: in a handler of an event loop, under a lock, in another task. One task calls
-/// ``run(whenFinished:_:)`` or ``runInOrder(_:)``, once; its task group owns everything that is performed, so that
-/// nothing outlives it.
+/// ``run(whenFinished:_:)``, ``run(atMost:_:)`` or ``runInOrder(_:)``, once; its task group owns everything that is
+/// performed, so that nothing outlives it.
 ///
 /// Isolation: safe to use from any thread and task.
 public final class WorkQueue<Item: Sendable>: Sendable {
@@ -44,6 +44,19 @@ public final class WorkQueue<Item: Sendable>: Sendable {
         await withDiscardingTaskGroup { group in
             for await item in items { group.addTask { await perform(item) } }
             if ending == .cancels { group.cancelAll() }
+        }
+    }
+
+    /// Performs the items side by side, at most `countMax` of them at once, until the queue is finished or the task is
+    /// cancelled. The next one, in the order in which they were added, begins when one has ended. Returns when no work
+    /// is in progress.
+    public func run(atMost countMax: Int, _ perform: @escaping @Sendable (Item) async -> Void) async {
+        await withTaskGroup(of: Void.self) { group in
+            var count = 0
+            for await item in items {
+                if count >= countMax { await group.next() } else { count += 1 }
+                group.addTask { await perform(item) }
+            }
         }
     }
 

@@ -51,8 +51,7 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
     private let limited: LogLimiter
     private let onMessage: @Sendable (NewMessage) async throws(ApusError) -> Void
     private let recordings = Mutex<[String: Recording]>([:])
-    private let waiting: AsyncStream<MessageRecorder>
-    private let waitingFeed: AsyncStream<MessageRecorder>.Continuation
+    private let waiting = WorkQueue<MessageRecorder>(countMax: AnsweringService.waitingMax)
 
     private let stored = Counter(label: "apus_answering_messages_total", dimensions: [("result", "stored")])
     private let empty = Counter(label: "apus_answering_messages_total", dimensions: [("result", "empty")])
@@ -74,7 +73,6 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
         (self.configuration, self.view, self.channels, self.group) = (configuration, view, channels, group)
         self.onMessage = onMessage
         (self.records, sessions, self.limited) = (AnsweringRecords(records), SessionRecords(records), limited)
-        (waiting, waitingFeed) = AsyncStream.makeStream(bufferingPolicy: .bufferingOldest(Self.waitingMax))
     }
 
     // MARK: - For calls
@@ -148,25 +146,17 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
             recordings[recording.call] = Recording(recorder: recorder, report: report)
             return recorder
         }
-        if let recorder { waitingFeed.yield(recorder) }
+        if let recorder { waiting.add(recorder) }
     }
 
     /// Records messages, stores those that were abandoned, and removes those that have expired, until the node stops.
     package func run() async throws {
         await cancelWhenGracefulShutdown {
             await withDiscardingTaskGroup { group in
-                group.addTask { await self.recordAll() }
+                group.addTask {
+                    await self.waiting.run(atMost: self.configuration.recordingsMax) { await self.record($0) }
+                }
                 group.addTask { await self.clean() }
-            }
-        }
-    }
-
-    private func recordAll() async {
-        await withTaskGroup(of: Void.self) { group in
-            var count = 0
-            for await recorder in waiting {
-                if count >= configuration.recordingsMax { await group.next() } else { count += 1 }
-                group.addTask { await self.record(recorder) }
             }
         }
     }

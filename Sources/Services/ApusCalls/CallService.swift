@@ -47,8 +47,7 @@ package final class CallService: Service, Sendable {
     /// By account: a device's calls count for its account.
     let starts: Mutex<RateLimiter<String>>
     /// Calls whose records have not been written yet.
-    private let finished: AsyncStream<CallState>
-    private let finishedFeed: AsyncStream<CallState>.Continuation
+    private let finished = WorkQueue<CallState>(countMax: CallService.finishedMax)
     let placed = Counter(label: "apus_calls_placed_total")
     private let notices = Counter(label: "apus_calls_notices_total")
     private let listening = Gauge(label: "apus_calls_connections")
@@ -60,7 +59,7 @@ package final class CallService: Service, Sendable {
 
     /// Records that wait to be written. A further one is dropped, and its call repeats the request.
     private static let finishedMax = 1024
-    /// Records that are written at once.
+    /// Records that are written at once. The store commits those together that come together.
     private static let writesMax = 32
     private static let lookInterval = Duration.milliseconds(500)
 
@@ -80,7 +79,6 @@ package final class CallService: Service, Sendable {
         (self.configuration, self.view, self.entities, self.sessions) = (configuration, view, entities, sessions)
         (records, self.log, limited) = (CallRecords(store), log, LogLimiter(log))
         media = CallMediaTable(interval: configuration.mediaCheckInterval)
-        (finished, finishedFeed) = AsyncStream.makeStream(bufferingPolicy: .bufferingOldest(Self.finishedMax))
         let numbers = Numbers()
         let listener: @Sendable (UInt64, String) -> CallListener = { [local = view.local] number, endpoint in
             .with {
@@ -122,7 +120,7 @@ package final class CallService: Service, Sendable {
             guard let self else { throw ApusError(.shuttingDown) }
             return try await accept(message)
         }
-        dispatcher.onOwnTell(CallFinished.self) { [weak self] message in self?.finishedFeed.yield(message.state) }
+        dispatcher.onOwnTell(CallFinished.self) { [weak self] message in self?.finished.add(message.state) }
     }
 
     // MARK: - Clients
@@ -254,21 +252,10 @@ package final class CallService: Service, Sendable {
         await cancelWhenGracefulShutdown {
             await withDiscardingTaskGroup { group in
                 group.addTask { await self.connections.run() }
-                group.addTask { await self.writeRecords() }
+                group.addTask { await self.finished.run(atMost: Self.writesMax) { await self.writeRecord(of: $0) } }
                 group.addTask { await self.checkMedia() }
                 group.addTask { await self.pushNotices() }
                 group.addTask { await self.measure() }
-            }
-        }
-    }
-
-    private func writeRecords() async {
-        await withTaskGroup(of: Void.self) { group in
-            var count = 0
-            for await state in finished {
-                // The store commits those together that come together.
-                if count >= Self.writesMax { await group.next() } else { count += 1 }
-                group.addTask { await self.writeRecord(of: state) }
             }
         }
     }

@@ -23,15 +23,7 @@ extension CommandService {
     }
 
     /// Answers queues, until the task is cancelled.
-    func checkRights() async {
-        await withTaskGroup(of: Void.self) { group in
-            var count = 0
-            for await check in checks {
-                if count >= Self.checkingMax { await group.next() } else { count += 1 }
-                group.addTask { await self.answer(check) }
-            }
-        }
-    }
+    func checkRights() async { await checks.run(atMost: Self.checkingMax) { await self.answer($0) } }
 
     /// A queue that is not answered asks again.
     private func answer(_ check: CommandCheck) async {

@@ -43,7 +43,7 @@ package final class CommandService: Service, DeviceReader, Sendable {
     /// Who may use each device.
     let devices: SessionRecords
     /// Queues that wait for the check of rights. One more is left out: it asks again.
-    let checks: AsyncStream<CommandCheck>
+    let checks: WorkQueue<CommandCheck>
     private let connections: AnnouncedConnections<DeviceID>
     /// Connections of devices that sleep, and that take commands when they are awake.
     private let asleep = Mutex<Set<ObjectIdentifier>>([])
@@ -63,8 +63,7 @@ package final class CommandService: Service, DeviceReader, Sendable {
     ) {
         (self.configuration, self.view, self.entities, self.sessions) = (configuration, view, entities, sessions)
         (self.products, devices) = (products, SessionRecords(records))
-        let (checks, checksFeed) = AsyncStream<CommandCheck>.makeStream(
-            bufferingPolicy: .bufferingOldest(Self.checksMax))
+        let checks = WorkQueue<CommandCheck>(countMax: Self.checksMax)
         self.checks = checks
         let node = view.local.name.rawValue
         connections = AnnouncedConnections(
@@ -80,7 +79,7 @@ package final class CommandService: Service, DeviceReader, Sendable {
         let name = view.local.name
         runtime.register(CommandQueue.kept.definition(configuration, node: name), in: Self.collection)
         runtime.register(CommandQueue.live.definition(configuration, node: name))
-        dispatcher.onOwnTell(CommandCheck.self) { message in checksFeed.yield(message) }
+        dispatcher.onOwnTell(CommandCheck.self) { message in checks.add(message) }
         dispatcher.onTell(CommandDeliver.self) { [weak self] message in self?.deliver(message) }
         dispatcher.on(CommandRun.self) { [weak self] _, message throws(ApusError) in
             guard let self else { throw ApusError(.shuttingDown) }

@@ -38,7 +38,7 @@ package final class EventService: Service, Sendable {
     private let clock: ClusterClock
     private let view: ClusterView
     private let reports: Mutex<RateLimiter<String>>
-    private let deliveries: AsyncStream<HookDeliver>
+    private let deliveries: WorkQueue<HookDeliver>
     private let reported = Counter(label: "apus_events_published_total")
     let written = Counter(label: "apus_hook_events_total", dimensions: [("result", "written")])
     let dropped = Counter(label: "apus_hook_events_total", dimensions: [("result", "dropped")])
@@ -69,8 +69,7 @@ package final class EventService: Service, Sendable {
         hooks = HookCache()
         slots = Mutex(ServerSlots(countMax: configuration.sendingMax))
         reports = Mutex(RateLimiter(configuration.perMinute, per: .seconds(60), burst: configuration.perMinute))
-        let (deliveries, feed) = AsyncStream<HookDeliver>.makeStream(
-            bufferingPolicy: .bufferingOldest(Self.deliveriesMax))
+        let deliveries = WorkQueue<HookDeliver>(countMax: Self.deliveriesMax)
         self.deliveries = deliveries
         let kind = HookKind(
             node: view.local.name,
@@ -79,7 +78,7 @@ package final class EventService: Service, Sendable {
                 failedMax: configuration.failedMax),
             sendingTime: Int64(configuration.timeout.milliseconds) + 2000)
         runtime.register(kind.definition)
-        dispatcher.onTell(HookDeliver.self) { feed.yield($0) }
+        dispatcher.onTell(HookDeliver.self) { deliveries.add($0) }
     }
 
     /// Registers the requests, and the topic.
@@ -201,18 +200,8 @@ package final class EventService: Service, Sendable {
     package func run() async throws {
         await cancelWhenGracefulShutdown {
             await withDiscardingTaskGroup { group in
-                group.addTask { await self.deliver() }
+                group.addTask { await self.deliveries.run(atMost: Self.deliveringMax) { await self.deliver($0) } }
                 group.addTask { await self.findForgotten() }
-            }
-        }
-    }
-
-    private func deliver() async {
-        await withTaskGroup(of: Void.self) { group in
-            var count = 0
-            for await delivery in deliveries {
-                if count >= Self.deliveringMax { await group.next() } else { count += 1 }
-                group.addTask { await self.deliver(delivery) }
             }
         }
     }

@@ -25,8 +25,7 @@ package final class AnnouncedConnections<Key: Sendable>: Sendable {
     private let withdraw: @Sendable (UInt64, Key) -> Void
     private let state = Mutex(State())
     /// Numbers of connections to announce again. Bounded by the connections: each is in it a few times at most.
-    private let work: AsyncStream<UInt64>
-    private let workFeed: AsyncStream<UInt64>.Continuation
+    private let work = WorkQueue<UInt64>(countMax: nil)
 
     private static var retryDelay: Duration { .milliseconds(300) }
     private static var announceTimeout: Duration { .seconds(3) }
@@ -43,7 +42,6 @@ package final class AnnouncedConnections<Key: Sendable>: Sendable {
         withdraw: @escaping @Sendable (UInt64, Key) -> Void
     ) {
         (self.shard, self.announce, self.withdraw) = (shard, announce, withdraw)
-        (work, workFeed) = AsyncStream.makeStream()
         let map = view.map
         state.withLock { $0.epochs = map.shards.map(\.epoch) }
         view.observe { [weak self] _, map in self?.mapChanged(map) }
@@ -75,7 +73,7 @@ package final class AnnouncedConnections<Key: Sendable>: Sendable {
             try await announce(number, key, min(timeout, Self.announceTimeout))
         } catch {
             // A request is carried out to its end when its connection ends.
-            if error.code == .overloaded || connection.isClosed { leave(connection) } else { workFeed.yield(number) }
+            if error.code == .overloaded || connection.isClosed { leave(connection) } else { work.add(number) }
             throw error
         }
         // A connection that ended while its request was on its way.
@@ -103,29 +101,20 @@ package final class AnnouncedConnections<Key: Sendable>: Sendable {
                 return state.epochs[shard] != epochs[shard]
             }.map(\.key)
         }
-        for number in moved { workFeed.yield(number) }
+        for number in moved { work.add(number) }
     }
 
     /// Announces connections to new owners, until the task is cancelled.
-    package func run() async {
-        await withDiscardingTaskGroup { group in
-            for _ in 0..<Self.announcingMax { group.addTask { await self.announceAgain() } }
-        }
-    }
+    package func run() async { await work.run(atMost: Self.announcingMax) { await self.announceAgain($0) } }
 
-    private func announceAgain() async {
-        for await number in work {
-            guard let found = entry(number) else { continue }
-            guard !found.connection.isClosed else {
-                leave(found.connection)
-                continue
-            }
-            do throws(ApusError) {
-                try await announce(number, found.key, Self.announceTimeout)
-            } catch {
-                workFeed.yield(number)
-                try? await Task.sleep(for: Self.retryDelay)
-            }
+    private func announceAgain(_ number: UInt64) async {
+        guard let found = entry(number) else { return }
+        guard !found.connection.isClosed else { return leave(found.connection) }
+        do throws(ApusError) {
+            try await announce(number, found.key, Self.announceTimeout)
+        } catch {
+            work.add(number)
+            try? await Task.sleep(for: Self.retryDelay)
         }
     }
 }
