@@ -29,6 +29,7 @@ extension AnsweringRecords {
     /// The name of the totals of all accounts. It is no account.
     private static let all = "*"
     private static let attemptsMax = 32
+    private static let busyGreeting = ApusError(.versionConflict, "the greeting is being changed by others")
 
     /// The bytes of an account, and of all.
     package func bytes(of account: String) async throws(ApusError) -> (own: UInt64, all: UInt64) {
@@ -52,11 +53,13 @@ extension AnsweringRecords {
         new.countedBytes = bytes
         let write = try Self.messages.put(new, fence: .none, if: version.map { .version($0) } ?? .absent)
         let charge = [message.account: Int64(clamping: bytes) - Int64(clamping: message.countedBytes)]
-        let versions = try await commit(charge, within: shares) { () async throws(ApusError) in
+        let busy = ApusError(.versionConflict, "the messages of the account are being changed by others")
+        let versions = try await store.change(attempts: Self.attemptsMax, otherwise: busy) {
+            () async throws(ApusError) -> (Void, RecordStep?) in
             let known = try await store.record(Self.messages, OrderedKey(.text(message.call)))?.version
             guard known == version else { throw ApusError(.versionConflict, "the message was changed by others") }
-            return [write]
-        }
+            return ((), try await step([write], charging: charge, within: shares))
+        }.versions
         return (new, versions.first ?? 0)
     }
 
@@ -69,79 +72,63 @@ extension AnsweringRecords {
         var piece = piece
         piece.account = account
         let key = Self.key(piece.of, piece.index)
-        for attempt in 0..<Self.attemptsMax {
+        try await store.change(attempts: Self.attemptsMax, otherwise: Self.busyGreeting) {
+            () async throws(ApusError) -> (Void, RecordStep?) in
             let old = try await store.record(Self.greetings, key)
             var charges = [account: Int64(piece.data.count)]
             if let old = old?.body, !old.account.isEmpty { charges[old.account, default: 0] -= Int64(old.data.count) }
             let write = try Self.greetings.put(piece, fence: .none, if: old.map { .version($0.version) } ?? .absent)
-            do throws(ApusError) {
-                try await commit(charges, within: shares, attemptsMax: 1) { () throws(ApusError) in [write] }
-                return
-            } catch {
-                guard error.code == .versionConflict else { throw error }
-            }
-            await store.pause(after: attempt)
+            return ((), try await step([write], charging: charges, within: shares))
         }
-        throw ApusError(.versionConflict, "the greeting is being changed by others")
     }
 
     /// Removes all pieces of a greeting. Can be repeated.
+    ///
+    /// - Throws: 10030 if others change it all the time.
     func eraseGreeting(_ place: String) async throws(ApusError) {
-        for attempt in 0..<Self.attemptsMax {
+        while try await erasePieces(of: place) {}
+    }
+
+    /// Removes the first pieces of a greeting. Returns false if it has none.
+    private func erasePieces(of place: String) async throws(ApusError) -> Bool {
+        try await store.change(attempts: Self.attemptsMax, otherwise: Self.busyGreeting) {
+            () async throws(ApusError) -> (Bool, RecordStep?) in
             let found = try await store.page(
                 Self.greetings, prefix: Self.key(place, 0), below: Self.key(place, .max),
                 limit: AnsweringConfiguration.stepCount
             ).records
-            guard !found.isEmpty else { return }
+            guard !found.isEmpty else { return (false, nil) }
             var charges: [String: Int64] = [:]
             for piece in found where !piece.body.account.isEmpty {
                 charges[piece.body.account, default: 0] -= Int64(piece.body.data.count)
             }
             let writes = found.map { Self.greetings.erase($0.key, fence: .none, if: .version($0.version)) }
-            do throws(ApusError) {
-                try await commit(charges, within: nil, attemptsMax: 1) { () throws(ApusError) in writes }
-            } catch {
-                guard error.code == .versionConflict else { throw error }
-                await store.pause(after: attempt)
-            }
-        }
+            return (true, try await step(writes, charging: charges, within: nil))
+        }.value
     }
 
-    /// Commits writes with changes of the totals, as one step.
+    /// Writes with the changes of the totals that follow from them, as one step.
     ///
-    /// - Parameter writes: asked at each attempt.
-    /// - Returns: the versions of the writes.
-    /// - Throws: 10007 beyond the share of an account that grows; 10030 if others change the same all the time.
-    @discardableResult
-    private func commit(
-        _ charges: [String: Int64], within shares: AnsweringShares?, attemptsMax: Int = Self.attemptsMax,
-        _ writes: () async throws(ApusError) -> [RecordWrite]
-    ) async throws(ApusError) -> [UInt64] {
+    /// - Throws: 10007 beyond the share of an account that grows.
+    private func step(
+        _ writes: [RecordWrite], charging charges: [String: Int64], within shares: AnsweringShares?
+    ) async throws(ApusError) -> RecordStep {
+        var step = RecordStep(writes)
         let accounts = charges.filter { $0.value != 0 }.keys.sorted()
-        for attempt in 0..<attemptsMax {
-            var step = try await writes()
-            let keys = (accounts + [Self.all]).map { OrderedKey(.text($0)) }
-            let found = accounts.isEmpty ? [] : try await store.records(Self.totals, keys)
-            let all = found.last??.body.bytes ?? 0
-            for (account, record) in zip(accounts, found) {
-                let (own, delta) = (record?.body.bytes ?? 0, charges[account] ?? 0)
-                if let shares, delta > 0, UInt64(delta) > shares.room(own: own, all: all) {
-                    throw ApusError(.overloaded, "the messages and greetings of the account have no more room")
-                }
-                step.append(try Self.totalWrite(account, own, delta, record?.version))
+        guard !accounts.isEmpty else { return step }
+        let keys = (accounts + [Self.all]).map { OrderedKey(.text($0)) }
+        let found = try await store.records(Self.totals, keys)
+        let all = found.last??.body.bytes ?? 0
+        for (account, record) in zip(accounts, found) {
+            let (own, delta) = (record?.body.bytes ?? 0, charges[account] ?? 0)
+            if let shares, delta > 0, UInt64(delta) > shares.room(own: own, all: all) {
+                throw ApusError(.overloaded, "the messages and greetings of the account have no more room")
             }
-            if !accounts.isEmpty {
-                step.append(
-                    try Self.totalWrite(Self.all, all, charges.values.reduce(0, +), found.last??.version))
-            }
-            do throws(ApusError) {
-                return try await store.commit(RecordStep(step))
-            } catch {
-                guard error.code == .versionConflict, attempt < attemptsMax - 1 else { throw error }
-            }
-            await store.pause(after: attempt)
+            step.writes.append(try Self.totalWrite(account, own, delta, record?.version))
         }
-        throw ApusError(.versionConflict)
+        let sum = charges.values.reduce(0, +)
+        step.writes.append(try Self.totalWrite(Self.all, all, sum, found.last??.version))
+        return step
     }
 
     private static func totalWrite(

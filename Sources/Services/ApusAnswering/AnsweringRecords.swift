@@ -55,23 +55,19 @@ package struct AnsweringRecords: Sendable {
     func change(
         _ party: String, of account: String, _ body: (inout AnsweringMachine) -> Void
     ) async throws(ApusError) -> (old: AnsweringMachine, new: AnsweringMachine) {
-        for attempt in 0..<8 {
+        let busy = ApusError(.versionConflict, "the answering machine is being changed by others")
+        return try await store.change(attempts: 8, otherwise: busy) {
+            () async throws(ApusError) -> ((old: AnsweringMachine, new: AnsweringMachine), RecordStep?) in
             let known = try await machine(party)
             let old = known?.body ?? .with { $0.party = party }
             var new = old
             if !old.isOf(account) { new = .with { ($0.party, $0.greeting) = (party, old.greeting) } }
             new.account = account
             body(&new)
-            do throws(ApusError) {
-                try await store.commit(
-                    Self.machines.put(new, fence: .none, if: known.map { .version($0.version) } ?? .absent))
-                return (old, new)
-            } catch {
-                guard error.code == .versionConflict else { throw error }
-            }
-            await store.pause(after: attempt)
-        }
-        throw ApusError(.versionConflict, "the answering machine is being changed by others")
+            let write = try Self.machines.put(
+                new, fence: .none, if: known.map { .version($0.version) } ?? .absent)
+            return ((old, new), RecordStep(write))
+        }.value
     }
 
     /// The first pieces of a greeting.

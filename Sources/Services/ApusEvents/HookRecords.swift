@@ -19,6 +19,7 @@ package struct HookRecords: Sendable {
 
     /// Attempts of a change if others change the same hook.
     private static let attemptsMax = 16
+    private static let busy = ApusError(.overloaded, "the hook is being changed by too many others; try again")
 
     let store: any RecordStore
 
@@ -44,7 +45,8 @@ package struct HookRecords: Sendable {
         _ name: String, of customer: String, countMax: Int,
         _ change: (inout HookStored) throws(ApusError) -> Void
     ) async throws(ApusError) -> HookStored {
-        for attempt in 0..<Self.attemptsMax {
+        try await store.change(attempts: Self.attemptsMax, otherwise: Self.busy) {
+            () async throws(ApusError) -> (HookStored, RecordStep?) in
             let found = try await store.record(Self.hooks, Self.key(name, customer))
             // Two that are added at once may be one too many.
             if found == nil, try await hooks(of: customer).count >= countMax {
@@ -52,16 +54,10 @@ package struct HookRecords: Sendable {
             }
             var body = found?.body ?? .with { ($0.customer, $0.hook) = (customer, name) }
             try change(&body)
-            do throws(ApusError) {
-                try await store.commit(
-                    Self.hooks.put(body, fence: .none, if: found.map { .version($0.version) } ?? .absent))
-                return body
-            } catch {
-                guard error.code == .versionConflict else { throw error }
-            }
-            await store.pause(after: attempt)
-        }
-        throw ApusError(.overloaded, "the hook is being changed by too many others; try again")
+            let write = try Self.hooks.put(
+                body, fence: .none, if: found.map { .version($0.version) } ?? .absent)
+            return (body, RecordStep(write))
+        }.value
     }
 
     package func erase(_ name: String, of customer: String) async throws(ApusError) {
@@ -102,24 +98,18 @@ package struct HookRecords: Sendable {
     package func putAside(_ event: HookStoredEvent, reason: String, at now: Int64) async throws(ApusError) -> Bool {
         let failed = HookFailedEvent.with { ($0.event, $0.reason, $0.failedMs) = (event, reason, now) }
         let hook = Self.key(event.hook, event.customer)
-        for attempt in 0..<Self.attemptsMax {
+        return try await store.change(attempts: Self.attemptsMax, otherwise: Self.busy) {
+            () async throws(ApusError) -> (Bool, RecordStep?) in
             guard let found = try await store.record(Self.hooks, hook) else {
                 try await erase([event])
-                return false
+                return (false, nil)
             }
-            do throws(ApusError) {
-                try await store.commit(
-                    RecordStep([
-                        Self.hooks.check(hook, fence: .none, if: .version(found.version)),
-                        Self.events.erase(Self.key(of: event), fence: .none), try Self.failed.put(failed, fence: .none),
-                    ]))
-                return true
-            } catch {
-                guard error.code == .versionConflict else { throw error }
-            }
-            await store.pause(after: attempt)
-        }
-        throw ApusError(.overloaded, "the hook is being changed by too many others; try again")
+            let step = RecordStep([
+                Self.hooks.check(hook, fence: .none, if: .version(found.version)),
+                Self.events.erase(Self.key(of: event), fence: .none), try Self.failed.put(failed, fence: .none),
+            ])
+            return (true, step)
+        }.value
     }
 
     /// Lets an event that was put aside wait again.

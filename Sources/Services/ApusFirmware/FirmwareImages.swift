@@ -68,8 +68,10 @@ extension FirmwareRecords {
     package func upload(
         _ index: UInt32, _ data: Data, _ version: FirmwareVersion, _ product: String, of customer: String
     ) async throws(ApusError) {
-        for attempt in 0..<8 {
-            let image = try await image(of: version, product, of: customer).image
+        let busy = ApusError(.versionConflict, "the image is being changed by others")
+        try await store.change(attempts: 8, otherwise: busy) {
+            () async throws(ApusError) -> (Void, RecordStep?) in
+            let image = try await self.image(of: version, product, of: customer).image
             let expected = FirmwareConfiguration.chunkByteCount(UInt64(index), of: image.body.size)
             guard image.body.url.isEmpty, expected > 0, data.count == expected else {
                 throw ApusError(.badParameter, "chunk \(index) of this image has \(expected) bytes")
@@ -78,7 +80,7 @@ extension FirmwareRecords {
                 guard try await chunk(image.body.number, UInt64(index)) == data else {
                     throw ApusError(.versionConflict, "the image is sealed")
                 }
-                return
+                return ((), nil)
             }
             let new = FirmwareChunk.with { ($0.image, $0.index, $0.data) = (image.body.number, index, data) }
             var writes = [try Self.chunks.put(new, fence: .none)]
@@ -90,15 +92,8 @@ extension FirmwareRecords {
             } else {
                 writes.append(Self.check(image))
             }
-            do throws(ApusError) {
-                try await store.commit(RecordStep(writes))
-                return
-            } catch {
-                guard error.code == .versionConflict else { throw error }
-            }
-            await store.pause(after: attempt)
+            return ((), RecordStep(writes))
         }
-        throw ApusError(.versionConflict, "the image is being changed by others")
     }
 
     /// Checks the hash of an uploaded image, and closes the image. A sealed image stays as it is.

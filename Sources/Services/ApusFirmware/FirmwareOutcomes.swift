@@ -16,19 +16,14 @@ extension FirmwareRecords {
             ($0.image, $0.device, $0.activation) = (release.image, device.rawValue, release.activation)
         }
         guard try await store.record(Self.offers, Self.offers.key(of: new))?.body != new else { return }
-        for attempt in 0..<Self.attemptCountMax {
-            guard let image = try await image(release.image), image.body.state != .deleted else {
+        let busy = ApusError(.overloaded, "the version is being changed by too many others; try again")
+        try await store.change(attempts: Self.attemptCountMax, otherwise: busy) {
+            () async throws(ApusError) -> (Void, RecordStep?) in
+            guard let image = try await self.image(release.image), image.body.state != .deleted else {
                 throw ApusError(.targetUnknown, "no such version")
             }
-            do throws(ApusError) {
-                try await store.commit(RecordStep([Self.check(image), try Self.offers.put(new, fence: .none)]))
-                return
-            } catch {
-                guard error.code == .versionConflict else { throw error }
-            }
-            await store.pause(after: attempt)
+            return ((), RecordStep(Self.check(image), try Self.offers.put(new, fence: .none)))
         }
-        throw ApusError(.overloaded, "the version is being changed by too many others; try again")
     }
 
     /// Notes the outcome of a device that was offered the version since its activation. The last one of an activation
@@ -40,8 +35,10 @@ extension FirmwareRecords {
         _ failed: Bool, reason: String, by device: DeviceID, _ version: FirmwareVersion, _ product: String,
         of customer: String
     ) async throws(ApusError) -> Bool {
-        for attempt in 0..<64 {
-            let (release, image) = try await image(of: version, product, of: customer)
+        let busy = ApusError(.overloaded, "too many devices report at once; try again")
+        return try await store.change(attempts: Self.attemptCountMax, otherwise: busy) {
+            () async throws(ApusError) -> (Bool, RecordStep?) in
+            let (release, image) = try await self.image(of: version, product, of: customer)
             let key = OrderedKey(.unsigned(release.image), .text(device.rawValue))
             let offer = try await store.record(Self.offers, key)
             guard release.state != .draft, offer?.body.activation == release.activation else {
@@ -52,7 +49,7 @@ extension FirmwareRecords {
                 $0.activation = release.activation
             }
             let found = try await store.record(Self.outcomes, Self.outcomes.key(of: new))
-            guard found.map({ !$0.body.isEncoded(like: new) }) ?? true else { return false }
+            guard found.map({ !$0.body.isEncoded(like: new) }) ?? true else { return (false, nil) }
             var writes = [
                 Self.check(image),
                 try Self.outcomes.put(new, fence: .none, if: found.map { .version($0.version) } ?? .absent),
@@ -67,15 +64,8 @@ extension FirmwareRecords {
                 writes.append(
                     try Self.tallies.put(counted, fence: .none, if: tally.map { .version($0.version) } ?? .absent))
             }
-            do throws(ApusError) {
-                try await store.commit(RecordStep(writes))
-                return earlier != failed
-            } catch {
-                guard error.code == .versionConflict else { throw error }
-            }
-            await store.pause(after: attempt)
-        }
-        throw ApusError(.overloaded, "too many devices report at once; try again")
+            return (earlier != failed, RecordStep(writes))
+        }.value
     }
 
     /// The last outcomes of devices, in the order of their ids, after one of them.

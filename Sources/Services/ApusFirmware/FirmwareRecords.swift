@@ -102,7 +102,9 @@ package struct FirmwareRecords: Sendable {
         _ customer: String, _ product: String, _ bounds: FirmwareConfiguration,
         _ body: (inout FirmwareProduct) async throws(ApusError) -> (Value, Effects)
     ) async throws(ApusError) -> Value {
-        for attempt in 0..<Self.attemptCountMax {
+        let busy = ApusError(.overloaded, "the product is being changed by too many others; try again")
+        return try await store.change(attempts: Self.attemptCountMax, otherwise: busy) {
+            () async throws(ApusError) -> (Value, RecordStep?) in
             let found = try await self.product(customer, product)
             var new = found?.body ?? .with { ($0.customer, $0.product) = (customer, product) }
             var (value, effects) = try await body(&new)
@@ -118,16 +120,8 @@ package struct FirmwareRecords: Sendable {
                         ? Self.products.remove(Self.products.key(of: new), fence: .none, if: condition)
                         : try Self.products.put(new, fence: .none, if: condition))
             }
-            guard !effects.writes.isEmpty else { return value }
-            do throws(ApusError) {
-                try await store.commit(RecordStep(effects.writes))
-                return value
-            } catch {
-                guard error.code == .versionConflict else { throw error }
-            }
-            await store.pause(after: attempt)
-        }
-        throw ApusError(.overloaded, "the product is being changed by too many others; try again")
+            return (value, effects.writes.isEmpty ? nil : RecordStep(effects.writes))
+        }.value
     }
 
     /// Sets the rule of a version.

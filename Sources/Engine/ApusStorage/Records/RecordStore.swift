@@ -119,9 +119,36 @@ package protocol RecordStore: Sendable {
 }
 
 extension RecordStore {
-    /// Lets others finish who change the same record, after a step that was refused with 10030: with each attempt for
-    /// longer, at most 64 ms, and for a random time.
-    package func pause(after attempt: Int) async {
+    /// Changes records that others may change at the same time: reads them, and commits a step that is conditional on
+    /// what was read. If the step is refused with 10030, begins again after a pause.
+    ///
+    /// - Parameters:
+    ///   - attempts: how often the step is tried.
+    ///   - error: what is thrown after the last attempt.
+    ///   - change: reads the records, and returns a value for the caller and the step; no step: nothing changes. Called
+    ///     at each attempt. What it throws is not tried again.
+    /// - Returns: the value of the last call, and the new versions of its writes; none without a step.
+    @discardableResult
+    package func change<Value>(
+        attempts: Int, otherwise error: ApusError,
+        _ change: () async throws(ApusError) -> (Value, RecordStep?)
+    ) async throws(ApusError) -> (value: Value, versions: [UInt64]) {
+        for attempt in 0..<attempts {
+            let (value, step) = try await change()
+            guard let step else { return (value, []) }
+            do throws(ApusError) {
+                return (value, try await commit(step))
+            } catch {
+                guard error.code == .versionConflict else { throw error }
+            }
+            await pause(after: attempt)
+        }
+        throw error
+    }
+
+    /// Lets others finish who change the same record: with each attempt for longer, at most 64 ms, and for a random
+    /// time.
+    private func pause(after attempt: Int) async {
         try? await Task.sleep(for: .milliseconds(Int.random(in: 1...min(64, 2 << min(attempt, 5)))))
     }
 

@@ -68,17 +68,12 @@ extension CallRecords {
 
     /// Writes what the closure returns as one step, and asks it again if others have changed a record in between.
     private func change(_ writes: () async throws(ApusError) -> [RecordWrite]) async throws(ApusError) {
-        for attempt in 0..<Self.attemptsMax {
-            do throws(ApusError) {
-                let step = try await writes()
-                if !step.isEmpty { try await store.commit(RecordStep(step)) }
-                return
-            } catch {
-                guard error.code == .versionConflict else { throw error }
-            }
-            await store.pause(after: attempt)
+        let busy = ApusError(.overloaded, "the token is being registered by too many others; try again")
+        try await store.change(attempts: Self.attemptsMax, otherwise: busy) {
+            () async throws(ApusError) -> (Void, RecordStep?) in
+            let step = try await writes()
+            return ((), step.isEmpty ? nil : RecordStep(step))
         }
-        throw ApusError(.overloaded, "the token is being registered by too many others; try again")
     }
 
     /// Removes the record of a registration's token, unless the token is another app's by now.

@@ -152,7 +152,9 @@ extension SessionRecords {
         _ externalID: String, of customer: CustomerID, usersMax: Int, wallSeconds: Int64
     ) async throws(ApusError) -> UserRecord {
         let key = OrderedKey(.text(customer.rawValue))
-        for attempt in 0..<Self.customerAttemptCountMax {
+        let busy = ApusError(.overloaded, "too many users of this customer are registered at once; try again")
+        return try await store.change(attempts: Self.customerAttemptCountMax, otherwise: busy) {
+            () async throws(ApusError) -> (UserRecord, RecordStep?) in
             guard let found = try await store.record(Self.customers, key) else {
                 throw ApusError(.targetUnknown, "no such customer")
             }
@@ -161,24 +163,17 @@ extension SessionRecords {
                 $0.customer = customer.rawValue
                 $0.registeredMs = wallSeconds * 1000
             }
-            if let known = try await self.user(AccountID(unchecked: user.user)) { return known }
+            if let known = try await self.user(AccountID(unchecked: user.user)) { return (known, nil) }
             guard found.body.users < usersMax else {
                 throw ApusError(.overloaded, "the customer has \(usersMax) users already")
             }
             var new = found.body
             new.users += 1
-            do throws(ApusError) {
-                try await store.commit(
-                    RecordStep(
-                        try Self.users.put(user, fence: .none, if: .absent),
-                        try Self.customers.put(new, fence: .none, if: .version(found.version))))
-                return UserRecord(user)
-            } catch {
-                guard error.code == .versionConflict else { throw error }
-            }
-            await store.pause(after: attempt)
-        }
-        throw ApusError(.overloaded, "too many users of this customer are registered at once; try again")
+            let step = RecordStep(
+                try Self.users.put(user, fence: .none, if: .absent),
+                try Self.customers.put(new, fence: .none, if: .version(found.version)))
+            return (UserRecord(user), step)
+        }.value
     }
 
     package func user(_ user: AccountID) async throws(ApusError) -> UserRecord? {
@@ -222,20 +217,15 @@ extension SessionRecords {
         _ customer: CustomerID, _ body: (inout StoredCustomer) throws(ApusError) -> Void
     ) async throws(ApusError) {
         let key = OrderedKey(.text(customer.rawValue))
-        for attempt in 0..<Self.customerAttemptCountMax {
+        let busy = ApusError(.overloaded, "the customer is being changed by too many others; try again")
+        try await store.change(attempts: Self.customerAttemptCountMax, otherwise: busy) {
+            () async throws(ApusError) -> (Void, RecordStep?) in
             guard let found = try await store.record(Self.customers, key) else {
                 throw ApusError(.targetUnknown, "no such customer")
             }
             var new = found.body
             try body(&new)
-            do throws(ApusError) {
-                try await store.commit(Self.customers.put(new, fence: .none, if: .version(found.version)))
-                return
-            } catch {
-                guard error.code == .versionConflict else { throw error }
-            }
-            await store.pause(after: attempt)
+            return ((), RecordStep(try Self.customers.put(new, fence: .none, if: .version(found.version))))
         }
-        throw ApusError(.overloaded, "the customer is being changed by too many others; try again")
     }
 }

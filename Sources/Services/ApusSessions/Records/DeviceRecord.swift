@@ -144,30 +144,26 @@ extension SessionRecords {
         if case .assign(let customer?) = change, try await self.customer(customer) == nil {
             throw ApusError(.targetUnknown, "no such customer")
         }
-        for _ in 0..<Self.bindAttemptCountMax {
+        let busy = ApusError(.versionConflict, "the device is being changed by others")
+        return try await store.change(attempts: Self.bindAttemptCountMax, otherwise: busy) {
+            () async throws(ApusError) -> (DeviceRecord, RecordStep?) in
             let found = try await store.record(Self.devices, key)
             var record = found.map { DeviceRecord($0) } ?? DeviceRecord(device: device, epoch: epoch)
             guard found != nil || (change.createsRecord && client == .operator) else {
                 throw ApusError(.targetUnknown, "no such device")
             }
             let before = record
-            let customer = try await customer(of: change.checkedAccount(record.account))
+            let customer = try await self.customer(of: change.checkedAccount(record.account))
             let lost = try record.apply(change, by: client, customer: customer, now: now)
-            guard record != before else { return record }
+            guard record != before else { return (record, nil) }
             record.epoch = epoch
             let write = try Self.devices.put(
                 record.message, fence: RecordFence(epoch: epoch, writer: writer),
                 if: found.map { .version($0.version) } ?? .absent)
             let others = try await withdrawalWrites(
                 of: lost, from: device, by: change, now: now, keepSeconds: keepSeconds)
-            do throws(ApusError) {
-                try await store.commit(RecordStep([write] + others))
-                return record
-            } catch {
-                guard error.code == .versionConflict else { throw error }
-            }
-        }
-        throw ApusError(.versionConflict, "the device is being changed by others")
+            return (record, RecordStep([write] + others))
+        }.value
     }
 
     /// The customer of an account; nil for an account that is no customer's user.

@@ -105,15 +105,11 @@ extension SessionRecords {
     package func revoke(
         _ revocation: RevocationRecord, wallSeconds: Int64, countMax: Int = RevocationRecord.countMax
     ) async throws(ApusError) {
-        for _ in 0..<Self.revokeAttemptCountMax {
-            do throws(ApusError) {
-                try await store.commit(revocationStep(revocation, wallSeconds: wallSeconds, countMax))
-                return
-            } catch {
-                guard error.code == .versionConflict else { throw error }
-            }
+        let busy = ApusError(.overloaded, "too many concurrent revocations")
+        try await store.change(attempts: Self.revokeAttemptCountMax, otherwise: busy) {
+            () async throws(ApusError) -> (Void, RecordStep?) in
+            ((), try await revocationStep(revocation, wallSeconds: wallSeconds, countMax))
         }
-        throw ApusError(.overloaded, "too many concurrent revocations")
     }
 
     private func revocationStep(

@@ -101,23 +101,18 @@ package struct ProductRecords: Sendable {
             Record<ThingStoredProduct>?, inout ThingStoredProductOwner
         ) throws(ApusError) -> (ThingStoredProduct, RecordWrite?)
     ) async throws(ApusError) -> ThingStoredProduct {
-        for attempt in 0..<Self.attemptCountMax {
+        let busy = ApusError(.overloaded, "too many products of this customer are changed at once; try again")
+        return try await store.change(attempts: Self.attemptCountMax, otherwise: busy) {
+            () async throws(ApusError) -> (ThingStoredProduct, RecordStep?) in
             let known = try await store.record(Self.owners, OrderedKey(.text(customer)))
             let found = try await store.record(Self.products, Self.key(customer, product))
             var owner = known?.body ?? .with { $0.customer = customer }
-            let (product, write) = try body(found, &owner)
-            guard let write else { return product }
+            let (new, write) = try body(found, &owner)
+            guard let write else { return (new, nil) }
             let count = try Self.owners.put(
                 owner, fence: .none, if: known.map { .version($0.version) } ?? .absent)
-            do throws(ApusError) {
-                try await store.commit(RecordStep(write, count))
-                return product
-            } catch {
-                guard error.code == .versionConflict else { throw error }
-            }
-            await store.pause(after: attempt)
-        }
-        throw ApusError(.overloaded, "too many products of this customer are changed at once; try again")
+            return (new, RecordStep(write, count))
+        }.value
     }
 }
 
