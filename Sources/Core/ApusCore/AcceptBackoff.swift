@@ -9,7 +9,7 @@ package struct AcceptBackoff: Sendable {
     package static let delayMin = Duration.milliseconds(50)
     package static let delayMax = Duration.milliseconds(500)
 
-    private var delay = delayMin
+    private var backoff = Backoff(first: delayMin, longest: delayMax)
     /// The end of the last pause; nil before the first.
     private var pausedUntil: MonotonicTime?
 
@@ -17,10 +17,8 @@ package struct AcceptBackoff: Sendable {
 
     /// The system refused a connection. Returns the time for the next attempt.
     package mutating func exhausted(at now: MonotonicTime) -> MonotonicTime {
-        if let pausedUntil {
-            delay = now - pausedUntil < Self.delayMax ? min(delay * 2, Self.delayMax) : Self.delayMin
-        }
-        let next = now + delay
+        if let pausedUntil, now - pausedUntil >= Self.delayMax { backoff.reset() }
+        let next = now + backoff.next()
         pausedUntil = next
         return next
     }

@@ -118,7 +118,7 @@ package struct WebhookQueueStateMachine: Sendable {
         case .refused: end(id, .refused, &actions)
         case .unavailable where entry.isCancelled: end(id, .cancelled, &actions)
         case .unavailable:
-            let delay = min(limits.retryDelay * (1 << min(entry.attempts - 1, 16)), limits.retryDelayMax)
+            let delay = Backoff.wait(after: entry.attempts, first: limits.retryDelay, longest: limits.retryDelayMax)
             entries[id]?.isSending = false
             entries[id]?.readyAt = now + delay
         }

@@ -81,13 +81,11 @@ package struct EtcdWatchStateMachine: Sendable {
     /// The watches in a row without a change after which the keys are read.
     private static let fruitlessCountMax = 3
 
-    private let retryDelayMin: Duration
-    private let retryDelayMax: Duration
+    private var backoff: Backoff
     /// The first revision that was not seen; nil before the first read and after a gap.
     private var next: Int64?
     /// The value's revision at the last read; nil if a change followed.
     private var value: Int64?
-    private var failureCount = 0
     private var silentIntervalCount = 0
     /// ``next`` when the oldest question without an answer was asked.
     private var asked: Int64?
@@ -98,8 +96,7 @@ package struct EtcdWatchStateMachine: Sendable {
     private var random: SeededRandom
 
     package init(retryDelayMin: Duration, retryDelayMax: Duration, seed: UInt64) {
-        self.retryDelayMin = retryDelayMin
-        self.retryDelayMax = retryDelayMax
+        backoff = Backoff(first: retryDelayMin, longest: retryDelayMax)
         random = SeededRandom(seed: seed)
     }
 
@@ -123,12 +120,9 @@ package struct EtcdWatchStateMachine: Sendable {
             return .ask
         case .answered(let revision, let newest): return answered(at: revision, newest)
         case .ended:
-            let shift = min(failureCount, 16)
-            failureCount += 1
             fruitlessCount += 1
             if fruitlessCount >= Self.fruitlessCountMax { next = nil }
-            let longest = min(retryDelayMin * (1 << shift), retryDelayMax)
-            return .wait(longest * (0.5 + random.nextUnit() / 2), reason ?? .lost)
+            return .wait(backoff.next() * (0.5 + random.nextUnit() / 2), reason ?? .lost)
         }
     }
 
@@ -143,7 +137,7 @@ package struct EtcdWatchStateMachine: Sendable {
             self.next = nil
             return close(.wentBack)
         }
-        if response.isCreated { failureCount = 0 }
+        if response.isCreated { backoff.reset() }
         guard response.newestChange > 0 else { return .none }
         next = max(next ?? 0, response.newestChange + 1)
         fruitlessCount = 0

@@ -28,14 +28,11 @@ package struct DialStateMachine: Sendable {
     /// A link that was up for less time than this is dialled again only after a wait.
     package static let flapTime = Duration.milliseconds(100)
 
-    private let backoffMin: Duration
-    private let backoffMax: Duration
+    private var backoff: Backoff
     private var state = State.idle
-    private var failures = 0
 
     package init(backoffMin: Duration, backoffMax: Duration) {
-        self.backoffMin = backoffMin
-        self.backoffMax = backoffMax
+        backoff = Backoff(first: min(backoffMin, backoffMax), longest: backoffMax)
     }
 
     /// True after ``stopped()``.
@@ -72,7 +69,7 @@ package struct DialStateMachine: Sendable {
     package mutating func lost(at now: MonotonicTime, jitter: Double) -> [Action] {
         guard case .up(let since) = state else { return [] }
         if now - since >= Self.flapTime {
-            failures = 0
+            backoff.reset()
             state = .connecting
             return [.reportLost, .connect]
         }
@@ -89,7 +86,7 @@ package struct DialStateMachine: Sendable {
 
     /// The peer is to be dialled at another address. The present connection is abandoned.
     package mutating func rerouted() -> [Action] {
-        failures = 0
+        backoff.reset()
         switch state {
         case .idle, .stopped, .connecting: return []
         case .up: return [.close]
@@ -107,8 +104,6 @@ package struct DialStateMachine: Sendable {
     }
 
     private mutating func nextBackoff(jitter: Double) -> Duration {
-        let doubled = backoffMin * (1 << min(failures, 16))
-        failures += 1
-        return min(doubled, backoffMax) * (0.5 + jitter / 2)
+        backoff.next() * (0.5 + jitter / 2)
     }
 }

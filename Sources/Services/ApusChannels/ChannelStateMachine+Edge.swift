@@ -19,7 +19,7 @@ extension ChannelStateMachine {
             return subscriptionLost(id, now: now)
         }
         upstream.isOpen = true
-        retry.delay = configuration.retryDelay
+        retry.waits.reset()
         retry.at = nil
         // The new stream overlaps the old one, so the old one can go.
         let others = upstreams.filter { $0.id != id }
@@ -54,10 +54,7 @@ extension ChannelStateMachine {
         // Without another candidate the same node would be asked again at once, and for ever.
         let hasOther = assignment.standby != nil && assignment.standby != local
         retry.asksStandby = lost.node == assignment.owner && others.isEmpty && hasOther
-        if !retry.asksStandby {
-            retry.at = now + retry.delay
-            retry.delay = min(retry.delay * 2, configuration.retryDelayMax)
-        }
+        if !retry.asksStandby { retry.at = now + retry.waits.next() }
         return adjustUpstream(now: now)
     }
 

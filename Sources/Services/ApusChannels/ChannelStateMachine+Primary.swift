@@ -221,7 +221,7 @@ extension ChannelStateMachine {
         primary.copies.removeAll { !wanted.contains($0.node) }
         for node in wanted {
             guard let index = primary.copies.firstIndex(where: { $0.node == node }) else {
-                primary.copies.append(Copy(node: node, retryDelay: configuration.retryDelay))
+                primary.copies.append(Copy(node: node, retries: configuration.retries))
                 actions.append(.openCopy(node))
                 continue
             }
@@ -239,7 +239,7 @@ extension ChannelStateMachine {
         else { return [] }
         defer { duty = .lead(primary) }
         primary.copies[index].step = .active(confirmed: after)
-        primary.copies[index].retryDelay = configuration.retryDelay
+        primary.copies[index].retries.reset()
         // The publisher may be another one than when the copy was asked for.
         return [.announcePublisher(node)] + acknowledgements(of: &primary, now: now)
     }
@@ -263,8 +263,8 @@ extension ChannelStateMachine {
         guard case .lead(var primary) = duty, let index = primary.copies.firstIndex(where: { $0.node == node }),
             !primary.copies[index].isWaiting
         else { return [] }
-        primary.copies[index].step = .waiting(until: now + primary.copies[index].retryDelay)
-        primary.copies[index].retryDelay = min(primary.copies[index].retryDelay * 2, configuration.retryDelayMax)
+        let wait = primary.copies[index].retries.next()
+        primary.copies[index].step = .waiting(until: now + wait)
         duty = .lead(primary)
         return [.closeCopy(node)]
     }

@@ -74,7 +74,7 @@ extension ChannelStateMachine {
 
         let node: NodeID
         var step = Step.opening
-        var retryDelay: Duration
+        var retries: Backoff
 
         /// The newest frame that the node has confirmed, while the copy is open.
         var confirmed: FramePosition? { if case .active(let confirmed) = step { confirmed } else { nil } }
@@ -156,7 +156,7 @@ extension ChannelStateMachine {
     struct Retry: Sendable {
         /// Not before this; nil: at once.
         var at: MonotonicTime?
-        var delay: Duration
+        var waits: Backoff
         /// The owner did not answer: the standby is asked next.
         var asksStandby = false
     }

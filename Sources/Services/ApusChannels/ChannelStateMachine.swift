@@ -40,6 +40,8 @@ package struct ChannelStateMachine: Sendable {
         /// ``retryDelayMax``. Key `channels.retry_delay`.
         package var retryDelay: Duration = .milliseconds(10)
         package var retryDelayMax: Duration = .milliseconds(200)
+        /// The waits between retries.
+        var retries: Backoff { Backoff(first: retryDelay, longest: retryDelayMax) }
         /// How far the epoch that a client claims may be ahead of this node's clock. Key `channels.epoch_ahead_max`.
         package var epochAheadMax: Duration = .seconds(86_400)
         package init() {}
@@ -125,7 +127,7 @@ package struct ChannelStateMachine: Sendable {
         self.local = local
         self.configuration = configuration
         ring = FrameRing(limits: configuration.ring)
-        retry = Retry(delay: configuration.retryDelay)
+        retry = Retry(waits: configuration.retries)
     }
 
     package var role: Role {

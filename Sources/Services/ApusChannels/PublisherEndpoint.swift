@@ -25,7 +25,7 @@ final class PublisherEndpoint: @unchecked Sendable {  // SAFETY: confined to the
     private let sink: any PublisherSink
     private var offer: PublishOffer
     private var state = State.waiting(until: .zero)
-    private var retryDelay: Duration
+    private var retries: Backoff
     private var wasOpened = false
     private let since = MonotonicTime.now()
 
@@ -33,7 +33,7 @@ final class PublisherEndpoint: @unchecked Sendable {  // SAFETY: confined to the
         self.hub = hub
         self.sink = sink
         self.offer = offer
-        retryDelay = hub.service.configuration.machine.retryDelay
+        retries = hub.service.configuration.machine.retries
     }
 
     var publisher: any PublisherSink { sink }
@@ -88,7 +88,7 @@ final class PublisherEndpoint: @unchecked Sendable {  // SAFETY: confined to the
         guard !offer.isConfirmed else { return }
         offer.isConfirmed = true
         guard case .waiting = state else { return }
-        retryDelay = hub.service.configuration.machine.retryDelay
+        retries.reset()
         open(now: now)
     }
 
@@ -122,7 +122,7 @@ final class PublisherEndpoint: @unchecked Sendable {  // SAFETY: confined to the
 
     private func opened(epoch: UInt32, next: UInt64, isProtected: Bool) {
         if offer.takesEpoch { (offer.epoch, offer.resumes) = (epoch, true) }
-        retryDelay = hub.service.configuration.machine.retryDelay
+        retries.reset()
         let (sink, stream, isFirst) = (sink, hub.stream, !wasOpened)
         wasOpened = true
         sink.eventLoop.execute {
@@ -148,9 +148,8 @@ final class PublisherEndpoint: @unchecked Sendable {  // SAFETY: confined to the
     }
 
     private func wait(now: MonotonicTime) {
-        state = .waiting(until: now + retryDelay)
+        state = .waiting(until: now + retries.next())
         hub.loop.look(within: hub.service.configuration.tick)
-        retryDelay = min(retryDelay * 2, hub.service.configuration.machine.retryDelayMax)
     }
 
     // MARK: - From the primary

@@ -163,7 +163,8 @@ extension CommandService {
             entry = try await queue.ask(request.submit(waiter, left), timeout: left, call: request.call).entry
         }
         // The queue does not know yet that this node waits for a command that another one has submitted.
-        var pause = accepted == nil ? Self.askAgainMin : .zero
+        var pauses = Backoff(first: Self.askAgainMin, longest: Self.askAgainMax)
+        var pause = accepted == nil ? pauses.next() : .zero
         while !entry.hasReached(request.until) {
             guard !Task.isCancelled else { throw ApusError(.cancelled) }
             var left = end - .now()
@@ -182,7 +183,7 @@ extension CommandService {
                 }
                 entry = report.entry
             }
-            pause = min(max(pause * 2, Self.askAgainMin), Self.askAgainMax)
+            pause = pauses.next()
         }
         return entry
     }

@@ -157,8 +157,7 @@ extension HookQueue {
         guard report.failure.isEmpty else {
             failures += failures < .max ? 1 : 0
             failure = String(report.failure.prefix(Self.failureLengthMax))
-            let delay = min(Self.retryDelay << Int64(min(failures - 1, 16)), Self.retryDelayMax)
-            nextMs = now + delay
+            nextMs = now + Self.wait(after: failures)
             return
         }
         (failures, failure, refusals) = (0, "", 0)
@@ -185,7 +184,11 @@ extension HookQueue {
         guard report.refused == 1 else { return nextMs = now }
         refusals += refusals < .max ? 1 : 0
         let over = refusals > Self.refusalsMax ? refusals - Self.refusalsMax : 0
-        nextMs = over == 0 ? now : now + min(Self.retryDelay << Int64(min(over - 1, 16)), Self.retryDelayMax)
+        nextMs = over == 0 ? now : now + Self.wait(after: over)
+    }
+
+    private static func wait(after failures: UInt32) -> Int64 {
+        Backoff.wait(after: Int(failures), first: retryDelay, longest: retryDelayMax)
     }
 
     /// When the queue is to be looked at next; nil: not before an event comes.

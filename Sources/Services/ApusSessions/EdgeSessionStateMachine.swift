@@ -150,7 +150,8 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         /// Devices whose owners must be asked, in this order.
         var queue = Deque<DeviceID>()
         var work = Work.none
-        var retryDelay: Duration
+        /// Requests in a row that have failed.
+        var failures = 0
 
         var isOpening: Bool { if case .opening = phase { true } else { false } }
         var isWorking: Bool { if case .none = work { false } else { true } }
@@ -517,7 +518,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
                 } else {
                     entries.values[index].version += 1
                 }
-                entries.values[index].retryDelay = configuration.retryDelay
+                entries.values[index].failures = 0
                 if case .waiting = entries.values[index].work { entries.values[index].work = .none }
                 touched.append(interest.session)
             }
@@ -635,9 +636,11 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
 
     private mutating func pause(at index: Dictionary<String, Entry>.Index, _ now: MonotonicTime) -> [Action] {
         lastNumber += 1
-        let delay = entries.values[index].retryDelay
+        entries.values[index].failures += 1
+        let delay = Backoff.wait(
+            after: entries.values[index].failures, first: configuration.retryDelay,
+            longest: configuration.retryDelayMax)
         entries.values[index].work = .waiting(lastNumber)
-        entries.values[index].retryDelay = min(delay * 2, configuration.retryDelayMax)
         return [
             .wait(EdgeWait(number: lastNumber, session: entries.values[index].session.id, until: now + delay))
         ]
@@ -651,7 +654,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
     private mutating func work(at index: Dictionary<String, Entry>.Index) -> [Action] {
         guard !entries.values[index].isWorking else { return [] }
         guard let (content, version) = entries.values[index].next() else {
-            entries.values[index].retryDelay = configuration.retryDelay
+            entries.values[index].failures = 0
             if entries.values[index].isOver { remove(at: index) }
             return []
         }
@@ -681,7 +684,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         interests[Int(shard.rawValue)].insert(Interest(serial: lastSerial, device: nil, session: session.id))
         return Entry(
             serial: lastSerial, shard: shard, session: session, links: [link], phase: phase,
-            used: UsedDevices(countMax: configuration.subscriptionsMax), retryDelay: configuration.retryDelay)
+            used: UsedDevices(countMax: configuration.subscriptionsMax))
     }
 
     private mutating func remove(at index: Dictionary<String, Entry>.Index) {

@@ -187,15 +187,14 @@ extension ClientSession {
     package func untilAnswered<T: Sendable>(
         _ request: @Sendable () async throws(ApusError) -> T
     ) async throws(ApusError) -> T {
-        var delay = Self.answerDelay
+        var backoff = Backoff(first: Self.answerDelay, longest: Self.answerDelayMax)
         while true {
             do throws(ApusError) {
                 return try await request()
             } catch {
                 guard !Self.isLasting(error) || error.code == .answerTimedOut else { throw error }
             }
-            guard (try? await Task.sleep(for: delay)) != nil else { throw ApusError(.cancelled) }
-            delay = min(delay * 2, Self.answerDelayMax)
+            guard (try? await Task.sleep(for: backoff.next())) != nil else { throw ApusError(.cancelled) }
         }
     }
 

@@ -168,7 +168,7 @@ public struct LinkStateMachine: Sendable {
     /// The refusals of the token since the last welcome: the endpoint, and the node's name if it was sent.
     private var refusals: [(endpoint: HostPort, node: String)] = []
     private var failuresInRound = 0
-    private var backoff: Duration
+    private var backoff: Backoff
     private var notBefore = MonotonicTime.zero
     private var lostSince: MonotonicTime?
     private var reported: LinkState?
@@ -188,7 +188,7 @@ public struct LinkStateMachine: Sendable {
         self.configuration = configuration
         self.endpoints = endpoints
         random = SeededRandom(seed: seed)
-        backoff = configuration.backoffMin
+        backoff = Backoff(first: configuration.backoffMin, longest: configuration.backoffMax)
     }
 
     public var activeID: AttemptID? { active?.id }
@@ -244,7 +244,7 @@ public struct LinkStateMachine: Sendable {
         failuresInRound = 0
         isOneOfMany = false
         refusals = []
-        backoff = configuration.backoffMin
+        backoff.reset()
         lostSince = nil
         learn(welcome.endpoints)
         actions.append(.activate(id))
@@ -279,9 +279,7 @@ public struct LinkStateMachine: Sendable {
         failuresInRound += 1
         if failuresInRound >= endpoints.count {
             failuresInRound = 0
-            let span = backoff * (0.5 + random.nextUnit())
-            notBefore = now + span
-            backoff = min(backoff * 2, configuration.backoffMax)
+            notBefore = now + backoff.next() * (0.5 + random.nextUnit())
             return advance(now: now)
         }
         return active == nil && attempts.isEmpty ? connectNext(now: now) : advance(now: now)
@@ -332,7 +330,7 @@ public struct LinkStateMachine: Sendable {
     /// Somebody waits for the link: a client that waits for its turn connects now.
     public mutating func wanted(now: MonotonicTime) -> [Action] {
         // A round that failed has its own wait.
-        guard isStarted, !isStopped, active == nil, backoff == configuration.backoffMin else { return [] }
+        guard isStarted, !isStopped, active == nil, backoff.isFirst else { return [] }
         notBefore = min(notBefore, now)
         return attempts.isEmpty ? connectNext(now: now) : []
     }

@@ -44,7 +44,7 @@ package struct OpenCalls: Sendable {
         var connection: LinkStateMachine.AttemptID
         /// It waits for its answer, there or at an earlier connection. Otherwise its pause runs.
         var isSent = true
-        var pause = OpenCalls.pauseMin
+        var pauses = Backoff(first: OpenCalls.pauseMin, longest: OpenCalls.pauseMax)
     }
 
     package private(set) var calls: [Call] = []
@@ -115,8 +115,8 @@ package struct OpenCalls: Sendable {
         guard connection == active, let error else { return .done }
         if error.code == .callUnknown { return lost(id).map { Step.lost($0) } ?? .done }
         guard !ClientSession.isLasting(error) else { return .done }
-        let pause = question.pause
-        (question.isSent, question.pause) = (false, min(pause * 2, Self.pauseMax))
+        let pause = question.pauses.next()
+        question.isSent = false
         questions[id] = question
         return .again(after: pause, at: connection)
     }

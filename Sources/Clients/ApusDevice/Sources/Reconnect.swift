@@ -8,12 +8,10 @@ package struct Reconnect: Sendable {
     /// After a connection that lasted this long, the next wait is the shortest again.
     package static let goodAfter = Duration.seconds(30)
 
-    private let shortest: Duration
-    private let longest: Duration
-    private var wait: Duration
+    private var backoff: Backoff
 
     package init(from shortest: Duration = Self.waitMin, to longest: Duration = Self.waitMax) {
-        (self.shortest, self.longest, wait) = (shortest, longest, shortest)
+        backoff = Backoff(first: shortest, longest: longest)
     }
 
     /// The wait after a failure.
@@ -22,8 +20,7 @@ package struct Reconnect: Sendable {
     ///   - lasted: the duration for which the connection delivered media.
     ///   - unit: a random number from 0 up to 1.
     package mutating func nextWait(lasted: Duration, unit: Double) -> Duration {
-        if lasted >= Self.goodAfter { wait = shortest }
-        defer { wait = min(wait * 2, longest) }
-        return .nanoseconds(Int64(Double(wait.nanoseconds) * (0.75 + unit / 2)))
+        if lasted >= Self.goodAfter { backoff.reset() }
+        return .nanoseconds(Int64(Double(backoff.next().nanoseconds) * (0.75 + unit / 2)))
     }
 }

@@ -70,10 +70,11 @@ package struct EntityRef<Entity: Actor>: Sendable {
     ) async throws(ApusError) -> M.Reply {
         let mayRepeat = M.isIdempotent || call.request != nil
         var call = call
-        var delay = Duration.milliseconds(1)
+        var delays = Backoff(first: .milliseconds(1), longest: registry.configuration.retryDelayMax)
         var isFirst = isFirst
         while true {
             if !isFirst {
+                let delay = delays.next()
                 guard MonotonicTime.now() + delay < deadline else {
                     throw ApusError(.deadlineExceeded, "the entity's owner could not be reached before the deadline")
                 }
@@ -82,7 +83,6 @@ package struct EntityRef<Entity: Actor>: Sendable {
                 } catch {
                     throw ApusError(.cancelled)
                 }
-                delay = min(delay * 2, registry.configuration.retryDelayMax)
                 if let error = registry.view.refusal(of: address.shard, now: .now()) { throw error }
             }
             isFirst = false

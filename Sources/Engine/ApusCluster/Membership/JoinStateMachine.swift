@@ -215,9 +215,10 @@ package struct JoinStateMachine: Sendable {
     private mutating func wait(for former: Member) -> Action {
         state = .reading
         absence = nil
-        let factor = 1 << min(duplicateCount, 10)
         duplicateCount += 1
-        return .wait(.duplicate(former), min(configuration.retryInterval * factor, configuration.retryIntervalMax))
+        let wait = Backoff.wait(
+            after: duplicateCount, first: configuration.retryInterval, longest: configuration.retryIntervalMax)
+        return .wait(.duplicate(former), wait)
     }
 
     private mutating func wait(unwelcome: [Member], silent: [Member]) -> Action {

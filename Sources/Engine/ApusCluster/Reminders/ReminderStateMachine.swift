@@ -346,10 +346,9 @@ package struct ReminderStateMachine: Sendable {
 
     private mutating func failed(_ id: RequestID, now: Int64) {
         guard endDelivery(id) else { return }
-        let count = failures[id, default: Failure()].count
-        // Beyond 2^16 the longest wait has been reached.
-        let delay = min(configuration.retryDelay << min(count, 16), configuration.retryDelayMax)
-        failures[id] = Failure(count: count + 1)
+        let count = failures[id, default: Failure()].count + 1
+        let delay = Backoff.wait(after: count, first: configuration.retryDelay, longest: configuration.retryDelayMax)
+        failures[id] = Failure(count: count)
         rest(id, until: now + max(delay, configuration.retryDelay))
     }
 

@@ -62,8 +62,8 @@ struct ReplicaPeer: Sendable {
     /// ``ReplicaConfiguration/confirmTimeout``.
     func isOverdue(_ configuration: ReplicaConfiguration, now: MonotonicTime) -> Bool {
         guard let oldest = underWay.values.first else { return false }
-        var timeout = configuration.resendAfter
-        for _ in 0..<min(silence, 16) { timeout = min(timeout * 2, configuration.confirmTimeout) }
+        let timeout = Backoff.wait(
+            after: silence + 1, first: configuration.resendAfter, longest: configuration.confirmTimeout)
         return oldest.sentAt + max(timeout, configuration.resendAfter) <= now
     }
 

@@ -31,7 +31,7 @@ package struct SocketRepairStateMachine: Sendable {
     private enum State {
         case open
         case refused(since: MonotonicTime)
-        case closed(nextAttempt: MonotonicTime, backoff: Duration)
+        case closed(nextAttempt: MonotonicTime, backoff: Backoff)
     }
 
     private var state = State.open
@@ -64,7 +64,7 @@ package struct SocketRepairStateMachine: Sendable {
     /// The socket failed with an error that is not transient.
     package mutating func broke(errno number: Int32, now: MonotonicTime) -> [Action] {
         if case .closed = state { return [] }
-        state = .closed(nextAttempt: now, backoff: Self.backoffMin)
+        state = .closed(nextAttempt: now, backoff: Backoff(first: Self.backoffMin, longest: Self.backoffMax))
         return reportSilent(number) + [.reopen]
     }
 
@@ -80,8 +80,9 @@ package struct SocketRepairStateMachine: Sendable {
     }
 
     package mutating func openFailed(errno number: Int32, now: MonotonicTime) -> [Action] {
-        guard case .closed(_, let backoff) = state else { return [] }
-        state = .closed(nextAttempt: now + backoff, backoff: min(backoff * 2, Self.backoffMax))
+        guard case .closed(_, var backoff) = state else { return [] }
+        let nextAttempt = now + backoff.next()
+        state = .closed(nextAttempt: nextAttempt, backoff: backoff)
         return reportSilent(number)
     }
 

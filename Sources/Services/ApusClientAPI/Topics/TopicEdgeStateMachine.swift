@@ -104,7 +104,7 @@ package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable 
         var head: TopicPosition?
         var isAsking = false
         var renewAt: MonotonicTime
-        var retryDelay: Duration?
+        var failures = 0
     }
 
     private let configuration: Configuration
@@ -215,13 +215,14 @@ package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable 
         topic.isAsking = false
         switch answer {
         case .failure:
-            let delay = min(topic.retryDelay.map { $0 * 2 } ?? configuration.retryDelay, configuration.retryDelayMax)
-            topic.retryDelay = delay
+            topic.failures += 1
+            let delay = Backoff.wait(
+                after: topic.failures, first: configuration.retryDelay, longest: configuration.retryDelayMax)
             topic.renewAt = now + delay
             topics[name] = topic
             return []
         case .success(let head):
-            topic.retryDelay = nil
+            topic.failures = 0
             topic.renewAt = now + configuration.renewInterval
             topics[name] = topic
             return topic.keeps ? moved(name, to: head) : []
@@ -232,7 +233,7 @@ package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable 
     package mutating func mapChanged(_ hasChanged: (ShardID) -> Bool, now: MonotonicTime) -> [Action] {
         for index in topics.values.indices where hasChanged(topics.values[index].shard) {
             topics.values[index].renewAt = now
-            topics.values[index].retryDelay = nil
+            topics.values[index].failures = 0
         }
         return tick(now: now)
     }
