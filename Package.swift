@@ -422,8 +422,9 @@ let package = Package(
         test(
             "ApusGatewayTests",
             [
-                "ApusCore", "ApusWire", "ApusMedia", "ApusTransport", "ApusGateway", "ApusTLS", "ApusTestKit", nioCore,
-                nioPosix,
+                "ApusCore", "ApusCrypto", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage",
+                "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusGateway", "ApusTLS", "ApusTestKit",
+                nioCore, nioPosix, protobuf, log,
             ]),
         test(
             "ApusNodeTests",
