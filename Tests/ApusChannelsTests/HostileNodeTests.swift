@@ -34,6 +34,42 @@ struct HostileNodeTests {
     }
 }
 
+@Suite("The names of channels in messages between nodes (D3, CALL-13)", .timeLimit(.minutes(1)))
+struct ChannelNameTests {
+    @Test("A side of a call is asked for, published and copied under the name that it has in earlier releases")
+    func calls() async throws {
+        let pair = try await HostilePair()
+        func call(_ rest: Int) throws -> CallID {
+            let ids = (100..<200).map { "\($0)-0123456789abcdef0123456789abcdef" }
+            let id = ids.first { Int(ShardID(key: "call.\($0)").rawValue) % 2 == rest }
+            return CallID(unchecked: try #require(id))
+        }
+        let (own, foreign) = (try call(0), try call(1))
+        // Field 1, the name, then field 2, the number of the source.
+        func head(_ call: CallID, source: [UInt8]) -> [UInt8] {
+            [0x0A, 41] + Array("call.\(call)".utf8) + source
+        }
+        let viewer = TestViewer(pair.group.next())
+        viewer.eventLoop.execute {
+            pair.service.play(ChannelID(call: foreign, side: .winner), sink: viewer, after: nil) {
+                try? $0.get().open()
+            }
+        }
+        TestCamera(pair.group.next()).open(ChannelID(call: foreign, side: .caller), at: pair.service)
+        TestCamera(pair.group.next()).open(ChannelID(call: own, side: .winner), at: pair.service)
+        let expected: [(MediaMethod, [UInt8])] = [
+            (.subscribe, head(foreign, source: [0x10, 1])), (.ingest, head(foreign, source: [])),
+            (.replicate, head(own, source: [0x10, 1])),
+        ]
+        for (method, head) in expected {
+            try await eventually("\(method) names the call") {
+                pair.hostile.requests(method).contains { $0.starts(with: head) }
+            }
+        }
+        try await pair.stop()
+    }
+}
+
 /// A node with channels, and a hostile one beside it that owns half of the shards.
 private struct HostilePair {
     let group = MultiThreadedEventLoopGroup(numberOfThreads: 2)
@@ -157,12 +193,14 @@ private final class HostileNode: MediaLaneDelegate {
     private struct State {
         var connection: MediaConnection?
         var answered: [MediaMethod: Set<UInt32>] = [:]
+        var requests: [MediaMethod: [[UInt8]]] = [:]
         var tellsPending = 0
     }
     private let state = Mutex(State())
 
     var connection: MediaConnection? { state.withLock { $0.connection } }
     var isQuiet: Bool { state.withLock { $0.tellsPending == 0 } }
+    func requests(_ method: MediaMethod) -> [[UInt8]] { state.withLock { $0.requests[method] ?? [] } }
     func answered(_ method: MediaMethod) -> Int { state.withLock { $0.answered[method]?.count ?? 0 } }
 
     static func variantCount(_ method: MediaMethod) -> Int {
@@ -280,6 +318,7 @@ private final class HostileNode: MediaLaneDelegate {
     func received(_ frame: LinkFrame, on connection: MediaConnection) {
         guard frame.kind == .request, let method = MediaMethod(rawValue: frame.method) else { return }
         let request = Array(frame.payload.readableBytesView)
+        state.withLock { $0.requests[method, default: []].append(request) }
         let (source, epoch, stream) = Self.read(request, of: method)
         guard source < 50_000 else {
             connection.fail(frame, ApusError(.overloaded))

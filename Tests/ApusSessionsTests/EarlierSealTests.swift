@@ -52,6 +52,19 @@ struct EarlierSealTests {
         #expect(try sealer.seal(session, expiresAt: 500).count == Self.ticket.count)
     }
 
+    @Test("A grant for one channel names it as in earlier releases (CALL-13, IV-C5)")
+    func channelGrants() throws {
+        let call = CallID(unchecked: "0ab-0123456789abcdef0123456789abcdef")
+        let names = [
+            (ChannelID(call: call, side: .caller), true, "call.0ab-0123456789abcdef0123456789abcdef.0p"),
+            (ChannelID(call: call, side: .winner), false, "call.0ab-0123456789abcdef0123456789abcdef.1w"),
+            (ChannelID(device: DeviceID(unchecked: "cam-1"), source: 32_768), false, "cam-1.32768w"),
+        ]
+        for (channel, isPublished, name) in names {
+            #expect(channel.grantName(isPublished: isPublished).rawValue == name)
+        }
+    }
+
     @Test("A token of an earlier release is valid under its key")
     func tokens() throws {
         let verifier = try TokenVerifier(publicKeyPEM: Self.publicKey, cluster: ClusterID(unchecked: "home"))

@@ -53,6 +53,15 @@ public struct AccessID: IdentifierString {
     public init(unchecked rawValue: String) { self.rawValue = rawValue }
 }
 
+/// The session id of a call (CALL-3). Limits as ``ClusterID``.
+///
+/// Ids are random and made by the cluster. A client that does not take part in a call cannot guess its
+/// id.
+public struct CallID: IdentifierString {
+    public let rawValue: String
+    public init(unchecked rawValue: String) { self.rawValue = rawValue }
+}
+
 /// An identifier of bounded length and a plain alphabet. It can be used in a path, a log line and a metric label
 /// without quoting.
 public protocol IdentifierString: RawRepresentable, Sendable, Hashable, Comparable, CustomStringConvertible
@@ -120,29 +129,5 @@ public struct NodeID: Sendable, Hashable, Comparable, CustomStringConvertible {
 
     public static func < (left: Self, right: Self) -> Bool {
         (left.name, left.incarnation) < (right.name, right.incarnation)
-    }
-}
-
-/// A media channel: one source of one device (IV-C4). It belongs to the device's shard.
-public struct ChannelID: Sendable, Hashable, Comparable, CustomStringConvertible {
-    public var device: DeviceID
-    /// The source of a multi-source device; 0 for a plain camera.
-    public var source: UInt16
-
-    public init(device: DeviceID, source: UInt16 = 0) {
-        self.device = device
-        self.source = source
-    }
-
-    /// The channel in a message; nil if the id of the device or the number of the source is out of range.
-    package init?(device: String, source: UInt32) {
-        guard let device = DeviceID(rawValue: device), let source = UInt16(exactly: source) else { return nil }
-        self.init(device: device, source: source)
-    }
-
-    public var description: String { "\(device)/\(source)" }
-
-    public static func < (left: Self, right: Self) -> Bool {
-        (left.device, left.source) < (right.device, right.source)
     }
 }

@@ -28,7 +28,8 @@ extension ClientHandler {
         guard isConfirmed else { return hold(request, call) }
         open(name, call) { [self] right in
             publish(
-                CallChannel.published(by: right.side, of: name), of: session.account, request, call, isConfirmed: true)
+                ChannelID(call: CallID(unchecked: name), side: right.side), of: session.account, request, call,
+                isConfirmed: true)
         }
     }
 
@@ -44,7 +45,7 @@ extension ClientHandler {
             return start(channel, after: after, call, inCall: name, grant: request.grant)
         }
         open(name, call) { [self] right in
-            start(CallChannel.published(by: right.side.other, of: name), after: after, call, inCall: name)
+            start(ChannelID(call: CallID(unchecked: name), side: right.side.other), after: after, call, inCall: name)
         }
     }
 
@@ -102,7 +103,7 @@ extension ClientHandler {
     /// The channel of the call that the grant permits to publish, or to play; nil if it permits none.
     private func granted(_ grant: Data, _ name: String, isPublished: Bool) -> ChannelID? {
         guard let session, !grant.isEmpty else { return nil }
-        return CallChannel.Side.allCases.lazy.map { CallChannel.published(by: $0, of: name) }.first { channel in
+        return ChannelSide.allCases.lazy.map { ChannelID(call: CallID(unchecked: name), side: $0) }.first { channel in
             gateway.service.sessions.isGranted(Array(grant), session, call: channel, isPublished: isPublished)
         }
     }

@@ -154,11 +154,10 @@ extension ClientHandler {
 
     private func play(_ request: ClientPlayRequest, _ call: UInt32) {
         guard request.call.isEmpty else { return playInCall(request, call) }
-        guard let session, let channel = ChannelID(device: request.device, source: request.source) else {
-            return fail(call, ApusError(.badParameter, "the device's id or source is not valid"))
-        }
+        guard let session, let channel = ChannelID(device: request.device, source: request.source),
+            let device = channel.device
+        else { return fail(call, ApusError(.badParameter, "the device's id or source is not valid")) }
         guard hasRoomForStream else { return fail(call, ApusError(.tooManyStreams)) }
-        let device = channel.device
         let after = request.position
         // A viewer that lost its node presents the grant that it received there, and does not wait for the owner.
         if !request.grant.isEmpty, gateway.service.isGranted(request.grant, session, channel) {

@@ -189,16 +189,16 @@ extension Gateway {
     /// What lets a viewer play the channel at another node. That of a playback is for this channel alone: a client that
     /// may only watch the device has no such grant.
     func grant(of channel: ChannelID, _ session: Session) -> [UInt8] {
-        channel.isPlayback
-            ? sessions.grant(session, call: channel, isPublished: false, peer: channel.device)
-            : sessions.grant(session, device: channel.device)
+        guard let device = channel.device else { return [] }
+        return channel.isPlayback
+            ? sessions.grant(session, call: channel, isPublished: false, peer: device)
+            : sessions.grant(session, device: device)
     }
 
     func isGranted(_ grant: Data, _ session: Session, _ channel: ChannelID) -> Bool {
-        guard channel.isPlayback else {
-            return sessions.isGranted(Array(grant), session, device: channel.device)
-        }
-        return session.allowedDevices?.contains(channel.device) ?? true
+        guard let device = channel.device else { return false }
+        guard channel.isPlayback else { return sessions.isGranted(Array(grant), session, device: device) }
+        return session.allowedDevices?.contains(device) ?? true
             && sessions.isGranted(Array(grant), session, call: channel, isPublished: false)
     }
 }

@@ -208,7 +208,7 @@ package final class Gateway: Service, Sendable {
     /// The client endpoints of the cluster. Those of the channel's owner and standby come first, so a client that loses
     /// this node resumes where the frames already are.
     func endpoints(of channel: ChannelID) -> [String] {
-        let shard = view.lookUp(ShardID(of: channel.device))
+        let shard = view.lookUp(channel.shard)
         return endpoints(first: [shard.owner, shard.standby].compactMap { $0?.id.name })
     }
 

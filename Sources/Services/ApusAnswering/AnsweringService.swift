@@ -250,7 +250,7 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
         _ call: String, after: FramePosition, onFirst: @escaping @Sendable (any EventLoop) -> Void
     ) async throws(ApusError) -> MessageStream {
         let sink = MessageSink(group.next(), onFirst: onFirst)
-        let channel = CallChannel.published(by: .caller, of: call)
+        let channel = ChannelID(call: CallID(unchecked: call), side: .caller)
         let result = await withCheckedContinuation { continuation in
             sink.eventLoop.execute { [channels] in
                 channels.play(channel, sink: sink, after: after) { result in
@@ -271,7 +271,7 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
                 answering.greeting, of: answering.party.name, count: answering.greetingPieces)
             let frames = try StoredFrames.frames(of: pieces)
             let account = AccountID(rawValue: try await account(of: answering.party))
-            let channel = CallChannel.published(by: .winner, of: recording.call)
+            let channel = ChannelID(call: CallID(unchecked: recording.call), side: .winner)
             return GreetingPlayer(frames, group.next()) { [channels] player, opened in
                 let offer = PublishOffer(epoch: 0, instance: .random(in: 1...UInt64.max), oldest: 0)
                 channels.publish(channel, of: account, offer: offer, sink: player, completion: opened)

@@ -63,7 +63,7 @@ extension CallService: CallMedia {
         let parties = try await ref(id).ask(
             CallPeek.with { ($0.party, $0.endpoint) = (client.party, client.endpoint.rawValue) },
             timeout: Self.askTimeout)
-        let side: CallChannel.Side
+        let side: ChannelSide
         switch parties.side {
         case .caller: side = .caller
         case .winner: side = .winner

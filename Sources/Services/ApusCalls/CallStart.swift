@@ -1,14 +1,6 @@
 package import ApusCore
 import SwiftProtobuf
 
-/// The session id of a call (CALL-3). Limits as ``ClusterID``.
-///
-/// Ids are random and made by the cluster. A client that does not take part in a call cannot guess its id.
-package struct CallID: IdentifierString {
-    package let rawValue: String
-    package init(unchecked rawValue: String) { self.rawValue = rawValue }
-}
-
 extension CallParty {
     package static func device(_ id: DeviceID) -> CallParty { .with { ($0.kind, $0.id) = (.device, id.rawValue) } }
 

@@ -67,13 +67,13 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
 
     func assign() {
         loop.eventLoop.assertInEventLoop()
-        let shard = service.view.lookUp(ShardID(of: channel.device))
+        let shard = service.view.lookUp(channel.shard)
         let before = machine.role
         let assignment = ChannelStateMachine.Assignment(
             term: shard.epoch, owner: shard.owner?.id, standby: shard.standby?.id)
         let had = machine.assignment
         run(machine.assign(assignment, now: .now()))
-        setCandidate(service.candidate(of: ShardID(of: channel.device)))
+        setCandidate(service.candidate(of: channel.shard))
         if machine.role == .primary, before != .primary, had.term > 0 {
             service.metrics.promotions.increment()
             log.notice(
@@ -352,7 +352,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         let publisher = machine.publisherIdentity
         link.open(
             ChannelReplicate.with {
-                $0.device = channel.device.rawValue
+                $0.device = channel.owner.wireName
                 $0.source = UInt32(channel.source)
                 $0.term = link.term
                 $0.epoch = publisher.epoch

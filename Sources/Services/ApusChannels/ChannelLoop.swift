@@ -141,7 +141,7 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     /// Sets or clears the candidate for the shard's standby.
     func setCandidate(_ node: NodeID?, of shard: ShardID) {
         eventLoop.assertInEventLoop()
-        for hub in hubs.values where ShardID(of: hub.channel.device) == shard { hub.setCandidate(node) }
+        for hub in hubs.values where hub.channel.shard == shard { hub.setCandidate(node) }
     }
 
     private func look() {

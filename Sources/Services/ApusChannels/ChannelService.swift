@@ -159,15 +159,15 @@ package final class ChannelService: Sendable {
     /// The clock of an event loop.
     package func clock(of eventLoop: any EventLoop) -> LoopClock { loop(for: eventLoop).clock }
 
-    /// A number for a new channel; nil if its device, its account or the node has no room in the table.
+    /// A number for a new channel; nil if its owner, its account or the node has no room in the table.
     func takeStreamNumber(
         for channel: ChannelID, _ table: ChannelTable, of account: AccountID?
     ) -> StreamNumber? {
         let stream = shared.withLock { shared -> StreamNumber? in
             let isTaken =
                 switch table {
-                case .published: shared.published.take(for: channel.device, of: account)
-                case .watched: shared.watched.take(for: channel.device, of: account)
+                case .published: shared.published.take(for: channel.owner, of: account)
+                case .watched: shared.watched.take(for: channel.owner, of: account)
                 }
             guard isTaken else { return nil }
             defer { shared.nextStream &+= 1 }
@@ -180,8 +180,8 @@ package final class ChannelService: Sendable {
     func returnStreamNumber(of hub: ChannelHub) {
         shared.withLock { shared in
             switch hub.table {
-            case .published: shared.published.give(for: hub.channel.device, of: hub.account)
-            case .watched: shared.watched.give(for: hub.channel.device, of: hub.account)
+            case .published: shared.published.give(for: hub.channel.owner, of: hub.account)
+            case .watched: shared.watched.give(for: hub.channel.owner, of: hub.account)
             }
         }
         meter(of: hub.table).decrement()
@@ -190,8 +190,8 @@ package final class ChannelService: Sendable {
     /// A channel that was only watched is now published here. Returns false if there is no room.
     func claim(_ hub: ChannelHub) -> Bool {
         let isTaken = shared.withLock { shared in
-            guard shared.published.take(for: hub.channel.device, of: hub.account) else { return false }
-            shared.watched.give(for: hub.channel.device, of: hub.account)
+            guard shared.published.take(for: hub.channel.owner, of: hub.account) else { return false }
+            shared.watched.give(for: hub.channel.owner, of: hub.account)
             return true
         }
         guard isTaken else {
@@ -273,7 +273,7 @@ package final class ChannelService: Sendable {
         for loop in loops {
             let isBehind = try? await loop.eventLoop.submit {
                 loop.hubs.values.contains { hub in
-                    ShardID(of: hub.channel.device) == shard && !hub.machine.isCopied(to: node)
+                    hub.channel.shard == shard && !hub.machine.isCopied(to: node)
                 }
             }.get()
             if isBehind ?? true { return false }

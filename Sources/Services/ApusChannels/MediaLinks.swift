@@ -35,7 +35,7 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
     func open(_ offer: PublishOffer) {
         guard let peer else { return atHome { $0.ingestLost($1, ApusError(.noRoute)) } }
         let request = ChannelIngest.with {
-            $0.device = hub.channel.device.rawValue
+            $0.device = hub.channel.owner.wireName
             $0.source = UInt32(hub.channel.source)
             $0.epoch = offer.epoch
             $0.instance = offer.instance
@@ -256,7 +256,7 @@ final class UpstreamLink: @unchecked Sendable {  // SAFETY: mutable state is use
     func open(after: FramePosition?) {
         guard let peer else { return atHome { $0.subscriptionLost($1) } }
         let request = ChannelSubscribe.with {
-            $0.device = hub.channel.device.rawValue
+            $0.device = hub.channel.owner.wireName
             $0.source = UInt32(hub.channel.source)
             $0.epoch = hub.machine.assignment.term
             if let after { $0.after = ChannelPosition(after) }

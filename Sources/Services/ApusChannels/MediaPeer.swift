@@ -356,17 +356,17 @@ extension MediaPeer {
         switch MediaMethod(rawValue: frame.method) {
         case .subscribe:
             guard let request = try? ChannelSubscribe(bounded: bytes),
-                let channel = ChannelID(device: request.device, source: request.source)
+                let channel = ChannelID(wireName: request.device, source: request.source)
             else { return refuse(call, ApusError(.malformed)) }
             subscribe(channel, request, call)
         case .ingest:
             guard let request = try? ChannelIngest(bounded: bytes),
-                let channel = ChannelID(device: request.device, source: request.source)
+                let channel = ChannelID(wireName: request.device, source: request.source)
             else { return refuse(call, ApusError(.malformed)) }
             ingest(channel, request, call)
         case .replicate:
             guard let request = try? ChannelReplicate(bounded: bytes),
-                let channel = ChannelID(device: request.device, source: request.source)
+                let channel = ChannelID(wireName: request.device, source: request.source)
             else { return refuse(call, ApusError(.malformed)) }
             replicate(channel, request, call)
         case .unsubscribe, .endIngest, .acknowledged, .resume, .replicated, .ingestEnded, .publisherChanged,

@@ -34,11 +34,11 @@ package protocol CallMedia: Sendable {
 
 /// A client publishes the channel of its side, and plays that of the other.
 package struct CallMediaRight: Sendable, Hashable {
-    package let side: CallChannel.Side
+    package let side: ChannelSide
     /// The device on the other side; nil for an app.
     package let peer: DeviceID?
 
-    package init(side: CallChannel.Side, peer: DeviceID?) { (self.side, self.peer) = (side, peer) }
+    package init(side: ChannelSide, peer: DeviceID?) { (self.side, self.peer) = (side, peer) }
 }
 
 /// What becomes of a client's media in a call.

@@ -279,7 +279,7 @@ package final class SessionService: Service, Sendable {
         _ session: Session, call channel: ChannelID, isPublished: Bool, peer: DeviceID?
     ) -> [UInt8] {
         grant(
-            session, device: CallChannel.grantName(channel, isPublished: isPublished), peers: peer.map { [$0] } ?? [])
+            session, device: channel.grantName(isPublished: isPublished), peers: peer.map { [$0] } ?? [])
     }
 
     /// True if another node granted this session the permission to publish, or to play, the channel of a call, and its
@@ -288,8 +288,7 @@ package final class SessionService: Service, Sendable {
         _ grant: [UInt8], _ session: Session, call channel: ChannelID, isPublished: Bool
     ) -> Bool {
         let peers = sealer.peers(
-            of: grant, session, device: CallChannel.grantName(channel, isPublished: isPublished),
-            wallSeconds: wallSeconds())
+            of: grant, session, device: channel.grantName(isPublished: isPublished), wallSeconds: wallSeconds())
         guard let peers else { return false }
         for peer in peers { uses(peer, in: session) }
         return !peers.contains { revocations.hasLost(session.account, $0) }
@@ -400,6 +399,15 @@ package final class SessionService: Service, Sendable {
     ) {
         let links = state.withLock { $0.edge.presenceChanged(device, sessions: sessions, epoch: epoch) }
         for link in links { link.socket.presenceChanged(device, presence) }
+    }
+}
+
+extension ChannelID {
+    /// What a grant for this channel alone names instead of a device.
+    ///
+    /// - Parameter isPublished: the grant permits to publish the channel, not to play it.
+    package func grantName(isPublished: Bool) -> DeviceID {
+        DeviceID(unchecked: "\(owner.wireName).\(source)\(isPublished ? "p" : "w")")
     }
 }
 

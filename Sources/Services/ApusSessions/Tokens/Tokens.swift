@@ -106,7 +106,7 @@ extension Session {
         guard role != .device || device != nil else {
             throw ApusError(.tokenInvalid, "the token has role device but names no device")
         }
-        guard !(device.map(CallChannel.isReserved) ?? false) else {
+        guard !(device.map(ChannelOwner.isReserved) ?? false) else {
             throw ApusError(.tokenInvalid, "the id of the device is one of a call")
         }
         self.init(
