@@ -246,3 +246,12 @@ struct MessageRecordsTests {
         #expect(throws: ApusError(.malformed)) { _ = try broken.next() }
     }
 }
+
+extension ReceivedFrames {
+    /// - Parameter bytes: the header and the payload.
+    fileprivate mutating func add(_ header: MediaHeader, _ bytes: ByteBuffer) {
+        var encoded = ByteBuffer(repeating: 0, count: RelayFrame.linkHeaderByteCount)
+        encoded.writeImmutableBuffer(bytes)
+        add(RelayFrame(header: header, encoded: encoded))
+    }
+}

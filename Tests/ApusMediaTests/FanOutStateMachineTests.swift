@@ -49,6 +49,39 @@ struct FanOutStateMachineTests {
         #expect(numbers(try drain(&machine, viewer).frames) == [10])
     }
 
+    @Test("A receiver in this process gets the frames of which a connection gets the bytes", arguments: [1 << 20, 300])
+    func frames(batch: Int) throws {
+        var machine = fanOut(stream(0..<10, keys: [2, 7]), batch: batch)
+        _ = machine.add(.viewer, after: at(3))
+        _ = machine.add(.viewer, after: at(3))
+        for _ in 0..<2 {
+            while let bytes = machine.nextBatch(at: 0) {
+                let next = machine.nextFrames(at: 1)
+                let frames = try #require(next)
+                var joined = ByteBuffer()
+                for frame in frames.frames { joined.writeImmutableBuffer(frame.encoded) }
+                #expect(joined == bytes.bytes && frames.byteCount == bytes.bytes.readableBytes)
+                #expect(frames.hasMore == bytes.hasMore && frames.skippedCount == bytes.skippedCount)
+            }
+            #expect(machine.nextFrames(at: 1) == nil)
+            machine.append(relayFrame(10))
+        }
+    }
+
+    @Test("A frame in a relay is read without its decoder")
+    func parts() throws {
+        for frame in stream(0..<10, keys: [2, 7]) {
+            let whole = try MediaFrame(decoding: frame.content)
+            #expect(whole.payload == frame.payload && whole.header.position == frame.position)
+            var encoded = ByteBuffer(repeating: 0, count: RelayFrame.linkHeaderByteCount)
+            whole.encode(into: &encoded)
+            let again = try RelayFrame(encoding: whole) { _, head in
+                head.writeRepeatingByte(0, count: RelayFrame.linkHeaderByteCount)
+            }
+            #expect(again.encoded == encoded && again.position == frame.position && again.flags == frame.flags)
+        }
+    }
+
     @Test("A viewer that comes before the first key frame waits for it")
     func waitsForKey() throws {
         var machine = fanOut(stream(0..<2, keys: []))

@@ -43,7 +43,7 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
     }
 
     var eventLoop: any EventLoop { handler.eventLoop }
-    var port: any FramePort { handler.endpoint }
+    var output: FrameOutput { .bytes(handler.endpoint) }
 
     /// Answers the request, then accepts frames from the fan-out.
     func opened(_ receipt: Receipt) {

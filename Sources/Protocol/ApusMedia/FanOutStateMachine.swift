@@ -27,6 +27,18 @@ public struct FanOutStateMachine: Sendable {
         case standby
     }
 
+    /// What one turn gives to a receiver in this process: the same frames as ``Batch``, not joined.
+    public struct FrameBatch: Sendable {
+        /// First the configurations, marked as repeated, if the receiver has none yet. Then the frames, in order.
+        public var frames: [RelayFrame]
+        /// The sum of their sizes in the form in which a node sends them.
+        public var byteCount: Int
+        /// As ``Batch/skippedCount``.
+        public var skippedCount: UInt64
+        /// As ``Batch/hasMore``.
+        public var hasMore: Bool
+    }
+
     /// The bytes of one write to a receiver.
     public struct Batch: Sendable {
         public var bytes: ByteBuffer
@@ -174,6 +186,29 @@ public struct FanOutStateMachine: Sendable {
 
     /// The same, by the receiver's index: the number of remaining receivers that were added before it.
     public mutating func nextBatch(at index: Int) -> Batch? {
+        guard let start = nextStart(at: index) else { return nil }
+        let (bytes, end) = batch(from: start, withConfigurations: receivers[index].wantsConfigurations)
+        return Batch(bytes: bytes, skippedCount: sent(to: end, at: index), hasMore: end < ring.endIndex)
+    }
+
+    /// The next frames for a receiver in this process, by its index; nil as ``nextBatch(at:)``.
+    public mutating func nextFrames(at index: Int) -> FrameBatch? {
+        guard let start = nextStart(at: index) else { return nil }
+        var frames = receivers[index].wantsConfigurations ? repeatedConfigurations(before: start) : []
+        var byteCount = frames.reduce(0) { $0 + $1.encoded.readableBytes }
+        var end = start
+        repeat {
+            frames.append(ring[end])
+            byteCount += ring[end].encoded.readableBytes
+            end += 1
+        } while end < ring.endIndex && byteCount < batchByteCountMax
+        return FrameBatch(
+            frames: frames, byteCount: byteCount, skippedCount: sent(to: end, at: index), hasMore: end < ring.endIndex)
+    }
+
+    /// The index from which the receiver is sent frames; nil if it has everything, or waits for a key frame.
+    @inline(__always)
+    private mutating func nextStart(at index: Int) -> UInt64? {
         catchUp(at: index)
         guard var cursor = receivers[index].cursor else { return nil }
         if let floor = receivers[index].floor {
@@ -190,14 +225,20 @@ public struct FanOutStateMachine: Sendable {
             let first = ring[cursor].position
             if first.epoch == floor.epoch { receivers[index].skippedCount += first.sequence - floor.sequence - 1 }
         }
-        let wantsConfigurations = receivers[index].wantsConfigurations
-        guard cursor < ring.endIndex else { return nil }
-        let (bytes, end) = batch(from: cursor, withConfigurations: wantsConfigurations)
+        return cursor < ring.endIndex ? cursor : nil
+    }
+
+    /// Notes that the receiver has everything before an index. Returns how many frames it lost before that.
+    @inline(__always)
+    private mutating func sent(to end: UInt64, at index: Int) -> UInt64 {
         receivers[index].cursor = end
         receivers[index].wantsConfigurations = false
-        let skippedCount = receivers[index].skippedCount
-        receivers[index].skippedCount = 0
-        return Batch(bytes: bytes, skippedCount: skippedCount, hasMore: end < ring.endIndex)
+        defer { receivers[index].skippedCount = 0 }
+        return receivers[index].skippedCount
+    }
+
+    private func repeatedConfigurations(before start: UInt64) -> [RelayFrame] {
+        ring.configurations(before: start).map { $0.repeated() }
     }
 
     /// True if no frame is missing between the two positions. A newer epoch continues with its first frame.
@@ -255,7 +296,7 @@ public struct FanOutStateMachine: Sendable {
     /// The bytes from an index on, shared between receivers at the same index.
     private mutating func batch(from start: UInt64, withConfigurations: Bool) -> (ByteBuffer, end: UInt64) {
         if !withConfigurations, let shared, shared.from == start { return (shared.bytes, shared.end) }
-        var head = withConfigurations ? ring.configurations(before: start).map { $0.repeated().encoded } : []
+        var head = withConfigurations ? repeatedConfigurations(before: start).map(\.encoded) : []
         var byteCount = head.reduce(0) { $0 + $1.readableBytes }
         var end = start
         repeat {

@@ -19,6 +19,29 @@ extension RelayFrame {
         copying payload: ByteBuffer, linkHeader: (_ payloadByteCount: Int, _ buffer: inout ByteBuffer) -> Void
     ) throws(ApusError) {
         let frame = try MediaFrame(decoding: payload)
+        try Self.check(frame)
+        var encoded = ByteBufferAllocator().buffer(
+            capacity: Self.linkHeaderByteCount + payload.readableBytes)
+        linkHeader(payload.readableBytes, &encoded)
+        encoded.writeImmutableBuffer(payload)
+        self.init(header: frame.header, encoded: encoded)
+    }
+
+    /// Encodes a frame of a publisher within this process in the form in which this node sends it.
+    ///
+    /// - Throws: 10001 as ``init(copying:linkHeader:)`` for the track and the configuration.
+    public init(
+        encoding frame: MediaFrame, linkHeader: (_ payloadByteCount: Int, _ buffer: inout ByteBuffer) -> Void
+    ) throws(ApusError) {
+        try Self.check(frame)
+        let byteCount = MediaHeader.byteCount + frame.payload.readableBytes
+        var encoded = ByteBufferAllocator().buffer(capacity: Self.linkHeaderByteCount + byteCount)
+        linkHeader(byteCount, &encoded)
+        frame.encode(into: &encoded)
+        self.init(header: frame.header, encoded: encoded)
+    }
+
+    private static func check(_ frame: MediaFrame) throws(ApusError) {
         guard frame.header.track < TrackConfiguration.trackCountMax else {
             throw ApusError(.malformed, "the media frame's track is out of bounds")
         }
@@ -28,11 +51,6 @@ extension RelayFrame {
             }
             _ = try TrackConfiguration(decoding: frame.payload)
         }
-        var encoded = ByteBufferAllocator().buffer(
-            capacity: Self.linkHeaderByteCount + payload.readableBytes)
-        linkHeader(payload.readableBytes, &encoded)
-        encoded.writeImmutableBuffer(payload)
-        self.init(header: frame.header, encoded: encoded)
     }
 
     /// Wraps a frame that is already encoded.
@@ -40,6 +58,18 @@ extension RelayFrame {
         self.init(
             position: header.position, ptsMicroseconds: header.ptsMicroseconds, flags: header.flags,
             track: header.track, encoded: encoded)
+    }
+
+    /// The frame without the link's header, as ``MediaFrame/encode(into:)`` writes it: a slice of ``encoded``.
+    public var content: ByteBuffer { slice(from: Self.linkHeaderByteCount) }
+
+    /// A slice of ``encoded``.
+    public var payload: ByteBuffer { slice(from: Self.payloadOffset) }
+
+    private func slice(from offset: Int) -> ByteBuffer {
+        var slice = encoded
+        slice.moveReaderIndex(forwardBy: min(offset, slice.readableBytes))
+        return slice
     }
 
     /// The term in the frame's header.

@@ -42,8 +42,8 @@ package struct AnsweringConfiguration: Sendable, Hashable {
     static let stepCount = 32
     /// A message that is still being recorded so long after its longest length, in milliseconds, has lost its call.
     static let abandonedAfterMs: Int64 = 180_000
-    /// Frames that come in faster than the store takes them wait up to this size; then the recorder falls behind, as a
-    /// slow viewer does.
+    /// Frames that come in faster than the store takes them wait up to this size; then the channel sends the recorder
+    /// no more until it has stored some (``FrameTap``).
     static let waitingByteCountMax = 8 << 20
 
     /// A machine answers while the account has room for such a message.

@@ -248,22 +248,14 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
     /// - Parameter onFirst: called on the event loop with the first frame.
     func join(
         _ call: String, after: FramePosition, onFirst: @escaping @Sendable (any EventLoop) -> Void
-    ) async throws(ApusError) -> MessageStream {
-        let sink = MessageSink(group.next(), onFirst: onFirst)
-        let channel = ChannelID(call: CallID(unchecked: call), side: .caller)
-        let result = await withCheckedContinuation { continuation in
-            sink.eventLoop.execute { [channels] in
-                channels.play(channel, sink: sink, after: after) { result in
-                    if case .success(let receipt) = result { receipt.open() }
-                    continuation.resume(returning: result)
-                }
-            }
-        }
-        return MessageStream(sink: sink, receipt: try result.get())
+    ) async throws(ApusError) -> FrameTap {
+        try await channels.tap(
+            ChannelID(call: CallID(unchecked: call), side: .caller), after: after, on: group.next(),
+            byteCountMax: AnsweringConfiguration.waitingByteCountMax, onFirst: onFirst)
     }
 
     /// The greeting of a machine; nil if it has none, or the call is over.
-    private func greeting(of recording: CallRecording) async -> GreetingPlayer? {
+    private func greeting(of recording: CallRecording) async -> FramePlayer? {
         let answering = recording.answering
         guard answering.greetingPieces != 0, !recording.over else { return nil }
         do throws(ApusError) {
@@ -272,29 +264,10 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
             let frames = try StoredFrames.frames(of: pieces)
             let account = AccountID(rawValue: try await account(of: answering.party))
             let channel = ChannelID(call: CallID(unchecked: recording.call), side: .winner)
-            return GreetingPlayer(frames, group.next()) { [channels] player, opened in
-                let offer = PublishOffer(epoch: 0, instance: .random(in: 1...UInt64.max), oldest: 0)
-                channels.publish(channel, of: account, offer: offer, sink: player, completion: opened)
-            }
+            return FramePlayer(frames, to: channel, of: account, at: channels, on: group.next())
         } catch {
             limited.log(.warning, "A greeting cannot be played", metadata: Logger.facts(of: error))
             return nil
         }
     }
-}
-
-/// A recorder's place in a channel.
-struct MessageStream: Sendable {
-    let sink: MessageSink
-    let receipt: Receipt
-
-    /// Takes what has come in. Lets the channel send more, if it was waiting.
-    func take() -> ReceivedFrames {
-        let wasFull = !sink.isWritable
-        let frames = sink.take()
-        if wasFull { sink.eventLoop.execute { receipt.becameWritable() } }
-        return frames
-    }
-
-    func close() { sink.eventLoop.execute { receipt.close() } }
 }

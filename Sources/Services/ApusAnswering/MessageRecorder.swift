@@ -52,7 +52,7 @@ final class MessageRecorder: Sendable {
     ///
     /// - Parameter isFull: called once when the message has its largest size.
     /// - Throws: what the store still fails with long after the call.
-    func run(_ greeting: GreetingPlayer?, isFull: @Sendable () -> Void) async throws(ApusError) -> Outcome {
+    func run(_ greeting: FramePlayer?, isFull: @Sendable () -> Void) async throws(ApusError) -> Outcome {
         while true {
             do throws(ApusError) {
                 return try await record(greeting, isFull: isFull)
@@ -75,12 +75,14 @@ final class MessageRecorder: Sendable {
         return service.view.isLocal(shard)
     }
 
-    private func record(_ greeting: GreetingPlayer?, isFull: @Sendable () -> Void) async throws(ApusError) -> Outcome {
+    private func record(_ greeting: FramePlayer?, isFull: @Sendable () -> Void) async throws(ApusError) -> Outcome {
         guard var (message, version) = try await begin() else { return .full }
         guard message.state != .stored else { return .stored(message) }
         let began = MonotonicTime.now()
         if message.frames > 0 { greeting?.start(elapsed: .milliseconds(max(0, now - recording.startedMs))) }
         let after = message.frames == 0 ? nil : FramePosition(epoch: message.epoch, sequence: message.sequence)
+        // The tap stays where the node's part in the channel changes. A greeting begins when the caller does, so that a
+        // caller on a long path does not miss its beginning.
         let stream = try await service.join(
             recording.call, after: after ?? FramePosition(epoch: 0, sequence: 0),
             onFirst: { loop in
@@ -93,7 +95,7 @@ final class MessageRecorder: Sendable {
             // The node stops, or the call has moved: the next owner goes on.
             guard !Task.isCancelled, isMine else { return .left }
             if MonotonicTime.now() - began >= Self.greetingTime { greeting?.start(elapsed: .zero) }
-            let frames = stream.take()
+            let frames = ReceivedFrames(stream.take())
             if frames.count > 0 || frames.lost > 0 {
                 quietSince = .now()
                 if !message.isCut {
@@ -106,8 +108,6 @@ final class MessageRecorder: Sendable {
             }
             let isDone = isOver.withLock { $0 } && MonotonicTime.now() - quietSince >= Self.tail
             if isDone || now > untilMs + 10_000 { break }
-            // The channel has moved: the frames are behind those that are stored.
-            if frames.isEnded { throw ApusError(.moved) }
         }
         guard message.frames > 0 else {
             try await records.delete(message, version)

@@ -1,3 +1,4 @@
+import ApusChannels
 package import ApusCore
 package import ApusMedia
 import ApusStorage
@@ -18,19 +19,21 @@ package struct ReceivedFrames: Sendable {
     package var lost: UInt64 = 0
     /// The first and the last presentation time, in microseconds.
     package private(set) var times: ClosedRange<Int64>?
-    /// The channel has ended at this node.
-    package var isEnded = false
 
     package init() {}
 
-    /// - Parameter bytes: the header and the payload.
-    package mutating func add(_ header: MediaHeader, _ bytes: ByteBuffer) {
-        self.bytes.writeImmutableBuffer(bytes)
-        guard !header.flags.contains(.repeated) else { return }
-        last = header.position
+    init(_ tapped: TappedFrames) {
+        lost = tapped.lostCount
+        for frame in tapped.frames { add(frame) }
+    }
+
+    package mutating func add(_ frame: RelayFrame) {
+        bytes.writeImmutableBuffer(frame.content)
+        guard !frame.flags.contains(.repeated) else { return }
+        last = frame.position
         count += 1
-        guard !header.flags.contains(.configuration) else { return }
-        let time = header.ptsMicroseconds
+        guard !frame.flags.contains(.configuration) else { return }
+        let time = frame.ptsMicroseconds
         times = times.map { min($0.lowerBound, time)...max($0.upperBound, time) } ?? time...time
     }
 }

@@ -333,6 +333,16 @@ package final class PublishHandle: Sendable {
         hub.loop.eventLoop.execute { [endpoint] in endpoint.send(frames) }
     }
 
+    /// Sends frames of a publisher within this node, in order. Frames that no relay takes are left out.
+    package func send(_ frames: [MediaFrame]) {
+        let relayed: [RelayFrame] = frames.compactMap { frame in
+            try? RelayFrame(encoding: frame) { byteCount, buffer in
+                LinkFrame.encodeHeader(kind: .media, correlation: stream, payloadByteCount: byteCount, into: &buffer)
+            }
+        }
+        send(relayed)
+    }
+
     /// The owner of the device's identity confirmed its session. The stream may start a new run.
     package func confirm() { hub.loop.eventLoop.execute { [endpoint] in endpoint.confirm(now: .now()) } }
 

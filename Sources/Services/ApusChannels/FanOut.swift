@@ -18,7 +18,7 @@ final class FanOut {
 
     private struct Row {
         let id: FanOutStateMachine.ReceiverID
-        let port: any FramePort
+        let output: FrameOutput
         let sink: any FrameSink
         /// Nothing is sent before it is open. The machine keeps the receiver's position in the meantime.
         var isOpen = false
@@ -42,7 +42,7 @@ final class FanOut {
     func add(_ sink: any FrameSink, kind: FanOutStateMachine.Kind, after: FramePosition?) -> Receipt {
         let hadViewers = machine.viewerCount > 0
         let id = machine.add(kind, after: after)
-        rows.append(Row(id: id, port: sink.port, sink: sink))
+        rows.append(Row(id: id, output: sink.output, sink: sink))
         loop.service.metrics.receivers.increment()
         if kind != .standby, !hadViewers || after != nil {
             loop.receiversChanged(of: channel, hasReceivers: true, after: after)
@@ -119,11 +119,10 @@ final class FanOut {
     /// Prefetches the next receiver's objects while one receiver's bytes are sent: its port, and the objects that it
     /// sends through.
     private func prefetch(after index: Int) {
-        if index + 2 < rows.count {
-            let object = Unmanaged.passUnretained(rows[index + 2].port as AnyObject).toOpaque()
-            apus_prefetch(object, Self.portByteCount)
+        if index + 2 < rows.count, case .bytes(let port) = rows[index + 2].output {
+            apus_prefetch(Unmanaged.passUnretained(port as AnyObject).toOpaque(), Self.portByteCount)
         }
-        if index + 1 < rows.count { rows[index + 1].port.prefetch() }
+        if index + 1 < rows.count, case .bytes(let port) = rows[index + 1].output { port.prefetch() }
     }
     /// The part of a port that is prefetched: two cache lines.
     private static let portByteCount = 128
@@ -137,7 +136,7 @@ final class FanOut {
         let row = rows[index]
         guard row.isOpen else { return 0 }
         var byteCount = 0
-        while row.port.isWritable {
+        while row.output.isWritable {
             guard let batch = sendBatch(at: index, now: now) else { return byteCount }
             byteCount += batch.byteCount
             guard batch.hasMore, isThere(row.id, at: index) else { return byteCount }
@@ -148,14 +147,23 @@ final class FanOut {
 
     /// Sends a receiver its next batch. Returns nil if it has everything.
     private func sendBatch(at index: Int, now: MonotonicTime) -> (byteCount: Int, hasMore: Bool)? {
-        guard let batch = machine.nextBatch(at: index) else { return nil }
-        let row = rows[index]
-        if batch.skippedCount > 0 {
-            loop.service.metrics.framesSkipped.increment(by: Int64(clamping: batch.skippedCount))
-            row.sink.streamChanged(stream, to: .skipped(batch.skippedCount))
+        switch rows[index].output {
+        case .bytes(let port):
+            guard let batch = machine.nextBatch(at: index) else { return nil }
+            if batch.skippedCount > 0 { skipped(batch.skippedCount, rows[index].sink) }
+            port.send(batch.bytes, now: now)
+            return (batch.bytes.readableBytes, batch.hasMore)
+        case .frames(let receiver):
+            guard let batch = machine.nextFrames(at: index) else { return nil }
+            if batch.skippedCount > 0 { skipped(batch.skippedCount, rows[index].sink) }
+            receiver.receive(batch, now: now)
+            return (batch.byteCount, batch.hasMore)
         }
-        row.port.send(batch.bytes, now: now)
-        return (batch.bytes.readableBytes, batch.hasMore)
+    }
+
+    private func skipped(_ count: UInt64, _ sink: any FrameSink) {
+        loop.service.metrics.framesSkipped.increment(by: Int64(clamping: count))
+        sink.streamChanged(stream, to: .skipped(count))
     }
 }
 

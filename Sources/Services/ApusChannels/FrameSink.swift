@@ -1,18 +1,36 @@
 package import ApusCore
+package import ApusMedia
 package import NIOCore
 
-/// A receiver of a channel's frames: a client's connection or a link to another node.
+/// A receiver of a channel's frames: a client's connection, a link to another node, or a receiver within this node.
 ///
 /// Isolation: every member is used on ``eventLoop`` only.
 package protocol FrameSink: AnyObject, Sendable {
     var eventLoop: any EventLoop { get }
-    /// The port for the frames. The fan-out stores it and calls it directly, without the sink: every object that is
+    /// Where the frames go. The fan-out stores it and calls it directly, without the sink: every object that is
     /// accessed per viewer and frame costs a cache miss.
-    var port: any FramePort { get }
+    var output: FrameOutput { get }
     /// The stream went live, waits, ended, or lost frames. Not called before ``Receipt/open()``.
     func streamChanged(_ stream: StreamNumber, to state: StreamPhase)
-    /// The port could not take everything that is available for the receiver.
+    /// The output could not take everything that is available for the receiver.
     func fellBehind()
+}
+
+/// The form in which a sink receives frames.
+package enum FrameOutput: Sendable {
+    /// The bytes of whole link frames, made once for all receivers of an event loop.
+    case bytes(any FramePort)
+    /// The frames as the channel holds them, for a receiver within this node.
+    case frames(any FrameReceiver)
+}
+
+/// A receiver of frames within this node, such as a recorder.
+///
+/// Isolation: every member is used on the sink's event loop only.
+package protocol FrameReceiver: AnyObject, Sendable {
+    /// False while the receiver has no room. The sink calls ``Receipt/becameWritable()`` when it is true again.
+    var isWritable: Bool { get }
+    func receive(_ batch: FanOutStateMachine.FrameBatch, now: MonotonicTime)
 }
 
 /// The output of one connection, for the bytes of a sink.
@@ -38,7 +56,20 @@ extension FrameSink {
 }
 
 extension FrameSink where Self: FramePort {
-    package var port: any FramePort { self }
+    package var output: FrameOutput { .bytes(self) }
+}
+
+extension FrameSink where Self: FrameReceiver {
+    package var output: FrameOutput { .frames(self) }
+}
+
+extension FrameOutput {
+    var isWritable: Bool {
+        switch self {
+        case .bytes(let port): port.isWritable
+        case .frames(let receiver): receiver.isWritable
+        }
+    }
 }
 
 /// The number of a channel at a node. It is the correlation of the channel's media frames, the same on every connection

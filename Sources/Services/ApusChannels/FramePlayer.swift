@@ -1,22 +1,21 @@
-import ApusChannels
-import ApusCore
-import ApusMedia
-import ApusWire
-import NIOCore
-import Synchronization
+package import ApusCore
+package import ApusMedia
+package import NIOCore
 
-/// Plays a greeting to a caller: it publishes the channel of the other side, at the pace of its frames.
+/// Publishes frames of this node to a channel at their own pace, such as the greeting of an answering machine.
 ///
-/// It begins when the caller does, so that a caller on a long path does not miss its beginning. After the death of a
-/// node the next recorder's player goes on where the greeting would be by now, with the next key frame.
+/// It keeps what it has sent, so that a new primary gets what it does not have. A player that starts late leaves out
+/// what would be over, and begins with the next key frame.
 ///
-/// Concurrency model: confined to the event loop, except ``init(_:_:open:)``, ``start(elapsed:)`` and ``stop()``.
-final class GreetingPlayer: PublisherSink, @unchecked Sendable {  // SAFETY: confined to the event loop.
-    let eventLoop: any EventLoop
+/// Concurrency model: confined to the event loop, except the initializer, ``start(elapsed:)`` and ``stop()``.
+package final class FramePlayer: PublisherSink, @unchecked Sendable {  // SAFETY: confined to the event loop.
+    package let eventLoop: any EventLoop
     private let frames: [MediaFrame]
+    private let channel: ChannelID
+    private let account: AccountID?
+    private let service: ChannelService
     /// The presentation time of the first frame that is no configuration, in microseconds.
     private let firstUs: Int64
-    private let open: Open
     private var elapsed = Duration.zero
     private var isStarted = false
     private var handle: PublishHandle?
@@ -29,22 +28,27 @@ final class GreetingPlayer: PublisherSink, @unchecked Sendable {  // SAFETY: con
 
     private static let tick = TimeAmount.milliseconds(20)
 
-    /// Opens the channel that the caller plays.
-    typealias Open = @Sendable (GreetingPlayer, @escaping @Sendable (Result<PublishHandle, ApusError>) -> Void) -> Void
-
-    init(_ frames: [MediaFrame], _ eventLoop: any EventLoop, open: @escaping Open) {
-        (self.frames, self.eventLoop, self.open) = (frames, eventLoop, open)
+    /// - Parameters:
+    ///   - frames: in the order of their times, the configurations first. Their positions are not used.
+    ///   - account: the one whose share the channel uses.
+    package init(
+        _ frames: [MediaFrame], to channel: ChannelID, of account: AccountID?, at service: ChannelService,
+        on eventLoop: any EventLoop
+    ) {
+        (self.frames, self.channel, self.account) = (frames, channel, account)
+        (self.service, self.eventLoop) = (service, eventLoop)
         firstUs = frames.first { !$0.header.flags.contains(.configuration) }?.header.ptsMicroseconds ?? 0
     }
 
     /// A second call has no effect.
     ///
-    /// - Parameter elapsed: how long the greeting would have been played by now.
-    func start(elapsed: Duration) {
+    /// - Parameter elapsed: how long the frames would have been played by now.
+    package func start(elapsed: Duration) {
         eventLoop.execute { [self] in
             guard !isStarted, !isStopped else { return }
             (isStarted, self.elapsed) = (true, elapsed)
-            open(self) { [self] result in
+            let offer = PublishOffer(epoch: 0, instance: .random(in: 1...UInt64.max), oldest: 0)
+            service.publish(channel, of: account, offer: offer, sink: self) { [self] result in
                 guard case .success(let opened) = result else { return }
                 guard !isStopped else { return opened.close() }
                 handle = opened
@@ -52,7 +56,8 @@ final class GreetingPlayer: PublisherSink, @unchecked Sendable {  // SAFETY: con
         }
     }
 
-    func stop() {
+    /// Leaves the channel.
+    package func stop() {
         eventLoop.execute { [self] in
             isStopped = true
             handle?.close()
@@ -60,23 +65,23 @@ final class GreetingPlayer: PublisherSink, @unchecked Sendable {  // SAFETY: con
         }
     }
 
-    func publishOpened(_ stream: StreamNumber, epoch: UInt32, next first: UInt64, isProtected: Bool) {
+    package func publishOpened(_ stream: StreamNumber, epoch: UInt32, next first: UInt64, isProtected: Bool) {
         run = (stream, epoch, first)
         openedAt = .now()
         skip()
         play()
     }
 
-    func publishAcknowledged(_ stream: StreamNumber, epoch: UInt32, next: UInt64) {}
+    package func publishAcknowledged(_ stream: StreamNumber, epoch: UInt32, next: UInt64) {}
 
-    func publishResume(_ stream: StreamNumber, epoch: UInt32, next sequence: UInt64) {
+    package func publishResume(_ stream: StreamNumber, epoch: UInt32, next sequence: UInt64) {
         guard let run else { return }
         self.run = (stream, epoch, run.first)
         let first = Int(clamping: sequence > run.first ? sequence - run.first : 0)
         send(Array(sent.dropFirst(first)), from: first)
     }
 
-    func publishFailed(_ stream: StreamNumber, _ error: ApusError) {
+    package func publishFailed(_ stream: StreamNumber, _ error: ApusError) {
         isStopped = true
         handle = nil
     }
@@ -111,19 +116,13 @@ final class GreetingPlayer: PublisherSink, @unchecked Sendable {  // SAFETY: con
 
     private func send(_ frames: [MediaFrame], from index: Int) {
         guard let run, let handle else { return }
-        var relayed: [RelayFrame] = []
+        var placed: [MediaFrame] = []
         for (frame, index) in zip(frames, index...) {
             var frame = frame
             frame.header.position = FramePosition(epoch: run.epoch, sequence: run.first + UInt64(index))
             frame.header.term = 0
-            var payload = ByteBuffer()
-            frame.encode(into: &payload)
-            let copy = try? RelayFrame(copying: payload) { byteCount, buffer in
-                LinkFrame.encodeHeader(
-                    kind: .media, correlation: run.stream, payloadByteCount: byteCount, into: &buffer)
-            }
-            if let copy { relayed.append(copy) }
+            placed.append(frame)
         }
-        handle.send(relayed)
+        handle.send(placed)
     }
 }
