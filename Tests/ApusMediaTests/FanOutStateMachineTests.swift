@@ -225,6 +225,33 @@ struct FanOutStateMachineTests {
         #expect(numbers(try drain(&machine, standby).frames) == Array(5..<40))
     }
 
+    @Test("A recorder lags without a skip, and goes on with what is left where its next frame is gone")
+    func recorder() throws {
+        var machine = fanOut(stream(0..<5, keys: [2]), limits: FrameRingLimits(frameCountMax: 40), lag: 500)
+        let recorder = machine.add(.recorder, after: at(4))
+        #expect(machine.viewerCount == 1)
+        for sequence in UInt64(5)..<30 { machine.append(relayFrame(sequence, flags: sequence == 20 ? .key : [])) }
+        let lagging = try drain(&machine, recorder)
+        #expect(numbers(lagging.frames) == Array(5..<30) && lagging.skipped == 0)
+        for sequence in UInt64(30)..<90 { machine.append(relayFrame(sequence)) }
+        let late = try drain(&machine, recorder)
+        #expect(numbers(late.frames) == Array(50..<90) && late.skipped == 20)
+        // One that comes too late has lost the same, without a key frame to begin with.
+        let other = try drain(&machine, machine.add(.recorder, after: at(40)))
+        #expect(numbers(other.frames) == Array(50..<90) && other.skipped == 9)
+    }
+
+    @Test("A recorder goes on behind a gap from upstream, where a viewer waits for a key frame")
+    func recorderBehindGap() throws {
+        var machine = fanOut(stream(0..<10, keys: [2]))
+        let recorder = machine.add(.recorder, after: at(9))
+        let viewer = machine.add(.viewer, after: at(9))
+        machine.append(relayFrame(13))
+        let result = try drain(&machine, recorder)
+        #expect(numbers(result.frames) == [13] && result.skipped == 3)
+        #expect(machine.nextBatch(for: viewer) == nil)
+    }
+
     @Test("A copy starts with all that is held, also where its last frame is gone")
     func copyStart() throws {
         var machine = fanOut(stream(0..<20, keys: [2, 17]), limits: FrameRingLimits(frameCountMax: 6))

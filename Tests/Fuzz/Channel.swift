@@ -141,8 +141,8 @@ private struct ChannelRun {
         switch kind % 4 {
         case 0:
             guard receivers.count < 16 else { return }
-            let kinds: [FanOutStateMachine.Kind] = [.viewer, .edge, .standby]
-            receivers.append(fanOut.add(kinds[Int(byte() % 3)], after: position()))
+            let kinds: [FanOutStateMachine.Kind] = [.viewer, .edge, .standby, .recorder]
+            receivers.append(fanOut.add(kinds[Int(byte() % 4)], after: position()))
         case 1:
             guard !receivers.isEmpty else { return }
             fanOut.remove(receivers.remove(at: Int(byte()) % receivers.count))

@@ -6,7 +6,8 @@ public import NIOCore
 /// A receiver is a cursor into the ring, and has no queue of its own. Once per tick the shell asks, for each receiver
 /// that can take bytes, for one buffer with everything from its cursor on. Receivers at the same cursor get the same
 /// buffer. A viewer that falls behind, or whose next frame is missing here, continues at a key frame and is notified
-/// how many frames it lost. A standby never skips, because its acknowledgement covers every frame.
+/// how many frames it lost. A standby never skips, because its acknowledgement covers every frame. A recorder never
+/// skips either.
 ///
 /// A node that is not fed holds an old picture. Its channel sets the earliest start of a live join
 /// (``setLiveFloor(_:)``). Receivers of the live picture then wait until the ring has a key frame at or after it.
@@ -25,6 +26,17 @@ public struct FanOutStateMachine: Sendable {
         case edge
         /// The standby. It never skips.
         case standby
+        /// A receiver of this process that keeps what it gets. It keeps the channel fed as a viewer does. It never
+        /// skips: it gets every frame that is held, and is notified of those that are not.
+        case recorder
+
+        /// It may be moved forward to a key frame.
+        fileprivate var mayBeSkipped: Bool {
+            switch self {
+            case .viewer, .edge: true
+            case .standby, .recorder: false
+            }
+        }
     }
 
     /// What one turn gives to a receiver in this process: the same frames as ``Batch``, not joined.
@@ -83,7 +95,7 @@ public struct FanOutStateMachine: Sendable {
 
     public var receiverCount: Int { receivers.count }
 
-    /// The number of viewers and edges, without standbys.
+    /// The number of viewers, edges and recorders, without standbys.
     public var viewerCount: Int { receivers.count { $0.kind != .standby } }
 
     /// Adds a frame that the channel accepted.
@@ -146,10 +158,10 @@ public struct FanOutStateMachine: Sendable {
             case .lost(let count):
                 // A viewer continues with the live picture. Its loss is counted then.
                 guard kind != .viewer else { break }
-                // A standby and an edge get everything that is left.
+                // The others get everything that is left.
                 receiver.floor = nil
                 receiver.cursor = ring.firstIndex
-                if kind == .standby { receiver.skippedCount = count ?? 0 }
+                if !kind.mayBeSkipped { receiver.skippedCount = count ?? 0 }
             }
         } else if kind == .standby {
             // A standby starts with everything that is held, so that a second failure finds as much as the first.
@@ -250,12 +262,12 @@ public struct FanOutStateMachine: Sendable {
     private mutating func catchUp(at index: Int) {
         if let cursor = receivers[index].cursor {
             let isGone = cursor < ring.firstIndex
-            if isGone, receivers[index].kind == .standby {
+            if isGone, !receivers[index].kind.mayBeSkipped {
                 skip(from: cursor, to: ring.firstIndex, at: index)
                 receivers[index].cursor = ring.firstIndex
                 return
             }
-            guard isGone || (receivers[index].kind != .standby && isLagging(cursor)) else { return }
+            guard isGone || (receivers[index].kind.mayBeSkipped && isLagging(cursor)) else { return }
             guard let live = ring.liveIndex, live > cursor else {
                 if isGone {
                     receivers[index].cursor = nil

@@ -61,9 +61,9 @@ package final class ChannelService: Sendable {
 
     // MARK: - For the gateway
 
-    /// Adds a viewer. Called on the sink's event loop; `completion` is called there.
+    /// Adds a viewer or a recorder. Called on the sink's event loop; `completion` is called there.
     ///
-    /// With a position the viewer gets everything after it; without one the live picture from the last key frame.
+    /// With a position the receiver gets everything after it; without one the live picture from the last key frame.
     ///
     /// - Parameter account: the device's account, according to its owner. The channel uses this account's share.
     package func play(
@@ -71,7 +71,8 @@ package final class ChannelService: Sendable {
         completion: @escaping @Sendable (Result<Receipt, ApusError>) -> Void
     ) {
         loop(for: sink.eventLoop).join(
-            channel, of: account, sink: sink, kind: .viewer, after: after, completion: completion)
+            channel, of: account, sink: sink, kind: sink.need == .recorder ? .recorder : .viewer, after: after,
+            completion: completion)
     }
 
     /// Opens a device's stream to its channel's primary. The sink receives the result within

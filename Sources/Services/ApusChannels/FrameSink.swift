@@ -10,10 +10,20 @@ package protocol FrameSink: AnyObject, Sendable {
     /// Where the frames go. The fan-out stores it and calls it directly, without the sink: every object that is
     /// accessed per viewer and frame costs a cache miss.
     var output: FrameOutput { get }
+    /// What the channel may do if the receiver is slow.
+    var need: ReceiverNeed { get }
     /// The stream went live, waits, ended, or lost frames. Not called before ``Receipt/open()``.
     func streamChanged(_ stream: StreamNumber, to state: StreamPhase)
     /// The output could not take everything that is available for the receiver.
     func fellBehind()
+}
+
+/// Which frames a receiver needs.
+package enum ReceiverNeed: Sendable, Hashable {
+    /// The present. If it is slow, it continues at a key frame.
+    case viewer
+    /// Every frame that the channel holds. It is notified only of frames that the channel does not have any more.
+    case recorder
 }
 
 /// The form in which a sink receives frames.
@@ -51,6 +61,8 @@ extension FramePort {
 }
 
 extension FrameSink {
+    package var need: ReceiverNeed { .viewer }
+
     /// A connection of its own needs no turns: it reports itself when it accepts bytes again.
     package func fellBehind() {}
 }

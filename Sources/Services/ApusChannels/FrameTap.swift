@@ -23,7 +23,12 @@ package struct TappedFrames: Sendable {
 
 /// A receiver of a channel's frames within this node, such as a recorder. It keeps the frames until they are taken.
 ///
-/// Bounded: with ``byteCountMax`` bytes it takes no more, like a viewer whose socket is full.
+/// It gets every frame that the channel holds, and stays where the node becomes the channel's primary, or another node
+/// does. On a node that is neither primary nor standby, the frames come from another node, which may skip some if the
+/// link is slow. They are counted then (``TappedFrames/lostCount``).
+///
+/// Bounded: with ``byteCountMax`` bytes it takes no more. If they are not taken while the channel holds what follows,
+/// the tap loses frames, and nobody else does.
 ///
 /// Concurrency model: confined to the event loop, except ``take()`` and ``close()``. A `Mutex` guards the frames.
 package final class FrameTap: FrameSink, FrameReceiver, @unchecked Sendable {  // SAFETY: see the concurrency model.
@@ -60,6 +65,8 @@ package final class FrameTap: FrameSink, FrameReceiver, @unchecked Sendable {  /
             receipt = nil
         }
     }
+
+    package var need: ReceiverNeed { .recorder }
 
     fileprivate func opened(_ receipt: Receipt) {
         guard !isClosed else { return receipt.close() }
