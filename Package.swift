@@ -199,6 +199,11 @@ let package = Package(
                 "ApusClientAPI", protobuf,
             ]),
         layer(
+            "Services", "ApusMediaAccess",
+            [
+                "ApusCore", "ApusContract", "ApusMedia", "ApusSessions", "ApusChannels", "ApusClientAPI", nioCore,
+            ]),
+        layer(
             "Services", "ApusThings",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions", "ApusClientAPI",
@@ -220,7 +225,7 @@ let package = Package(
             "Services", "ApusCalls",
             [
                 "ApusCore", "ApusCrypto", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions",
-                "ApusClientAPI", protobuf, lifecycle, coreMetrics, log,
+                "ApusClientAPI", "ApusMediaAccess", protobuf, lifecycle, coreMetrics, log,
             ]),
         layer(
             "Services", "ApusAnswering",
@@ -247,9 +252,8 @@ let package = Package(
             "Edges", "ApusGateway",
             [
                 "ApusCore", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusCluster",
-                "ApusSessions",
-                "ApusChannels", "ApusClientAPI", "CApusMemory", "ApusTLS", nioCore, nioPosix, protobuf, lifecycle, log,
-                coreMetrics,
+                "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusMediaAccess", "CApusMemory", "ApusTLS", nioCore,
+                nioPosix, protobuf, lifecycle, log, coreMetrics,
             ]),
         layer(
             "Edges", "ApusHTTP",
@@ -288,7 +292,7 @@ let package = Package(
                 "ApusCore", "ApusThreads", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusMedia",
                 "ApusTransport", "ApusStorage", "ApusEtcd", "ApusCluster", "ApusSessions", "ApusChannels",
                 "ApusClientAPI", "ApusOperators", "ApusThings", "ApusFirmware", "ApusCommands", "ApusCalls",
-                "ApusAnswering", "ApusEvents", "ApusRelayService",
+                "ApusAnswering", "ApusEvents", "ApusRelayService", "ApusMediaAccess",
                 "ApusGateway", "ApusHTTP", "ApusWebhooks", "ApusTraversal", "ApusRelay", "ApusTLS",
                 "ApusNodeConfiguration", nioCore,
                 nioPosix, lifecycle, unixSignals, protobuf, log, coreMetrics,
@@ -423,9 +427,10 @@ let package = Package(
             "ApusGatewayTests",
             [
                 "ApusCore", "ApusCrypto", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage",
-                "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusGateway", "ApusTLS", "ApusTestKit",
-                nioCore, nioPosix, protobuf, log,
+                "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusMediaAccess", "ApusGateway",
+                "ApusTLS", "ApusTestKit", nioCore, nioPosix, protobuf, log,
             ]),
+        test("ApusMediaAccessTests", ["ApusCore", "ApusMediaAccess"]),
         test(
             "ApusNodeTests",
             [

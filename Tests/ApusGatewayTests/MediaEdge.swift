@@ -5,6 +5,7 @@ import ApusContract
 import ApusCore
 import ApusCrypto
 import ApusGateway
+import ApusMediaAccess
 import ApusSessions
 import ApusStorage
 import ApusTestKit
@@ -29,9 +30,10 @@ final class MediaEdge: Sendable {
     let sealer = TicketSealer(clusterKey: [UInt8](repeating: 7, count: 32))
     let calls = TestCalls()
     let channels: ChannelService
+    let media: MediaAccess
     private let sessions: SessionService
     private let gateway: Gateway
-    private let group = MultiThreadedEventLoopGroup(numberOfThreads: 2)
+    let group = MultiThreadedEventLoopGroup(numberOfThreads: 2)
     private let pki: TestPKI
     private let port = Mutex(0)
     private let records = MemoryRecordStore()
@@ -85,11 +87,13 @@ final class MediaEdge: Sendable {
             bind: HostPort(host: "127.0.0.1", port: 0), advertised: Self.anywhere, certificateFile: pki.certificate,
             keyFile: pki.key)
         configuration.streamsPerConnectionMax = streamsMax
+        media = MediaAccess(sessions: sessions, channels: channels)
+        if hasCalls { media.register(calls, for: .call) }
         gateway = Gateway(
-            configuration: configuration, sessions: sessions, channels: channels,
+            configuration: configuration,
+            media: media,
             clients: ClientServices(
-                ClientAPI(), topics: nil, configuration: ClientAPIConfiguration(), audit: AuditLog(log),
-                callMedia: hasCalls ? calls : nil),
+                ClientAPI(), topics: nil, configuration: ClientAPIConfiguration(), audit: AuditLog(log)),
             view: view, group: group, ticketKeys: nil, log: log, limited: LogLimiter(log))
     }
 
@@ -263,36 +267,49 @@ final class NativeClient: Sendable {
 }
 
 /// A call between the clients of access `caller` and `callee`, whose other clients have no part in it.
-final class TestCalls: CallMedia {
+final class TestCalls: ChannelAuthority {
     static let id = "0ab-0123456789abcdef0123456789abcdef"
 
     private struct State {
-        var onChange: [ObjectIdentifier: @Sendable (CallMediaChange) -> Void] = [:]
+        var onChange: [ObjectIdentifier: @Sendable (MediaChange) -> Void] = [:]
         var resumedCount = 0
     }
     private let state = Mutex(State())
 
     /// The clients that came with a grant.
     var resumedCount: Int { state.withLock { $0.resumedCount } }
+    var endedError: ApusError { ApusError(.callUnknown) }
+
+    func channels(of owner: ChannelOwner) -> [ChannelID] {
+        guard case .call(let call) = owner else { return [] }
+        return ChannelSide.allCases.map { ChannelID(call: call, side: $0) }
+    }
 
     func open(
-        _ call: String, for session: Session, on connection: any ClientConnection,
-        onChange: @escaping @Sendable (CallMediaChange) -> Void
-    ) async throws(ApusError) -> CallMediaRight {
-        guard call == Self.id else { throw ApusError(.callUnknown) }
-        let right: CallMediaRight
+        _ owner: ChannelOwner, for session: Session, on connection: any ClientConnection,
+        onChange: @escaping @Sendable (MediaChange) -> Void
+    ) async throws(ApusError) -> MediaRight {
+        let call = CallID(unchecked: Self.id)
+        guard owner == .call(call) else { throw ApusError(.callUnknown) }
+        let right: MediaRight
         switch session.access.rawValue {
-        case "caller": right = CallMediaRight(side: .caller, peer: MediaEdge.camera)
-        case "callee": right = CallMediaRight(side: .winner, peer: nil)
+        case "caller": right = Self.right(call, .caller, [MediaEdge.camera])
+        case "callee": right = Self.right(call, .winner, [])
         default: throw ApusError(.illegalRelation)
         }
         state.withLock { $0.onChange[ObjectIdentifier(connection)] = onChange }
         return right
     }
 
+    private static func right(_ call: CallID, _ side: ChannelSide, _ devices: [DeviceID]) -> MediaRight {
+        MediaRight(
+            publishes: ChannelID(call: call, side: side), plays: [ChannelID(call: call, side: side.other)],
+            devices: devices)
+    }
+
     func resume(
-        _ call: String, for session: Session, on connection: any ClientConnection,
-        onChange: @escaping @Sendable (CallMediaChange) -> Void
+        _ owner: ChannelOwner, for session: Session, on connection: any ClientConnection,
+        onChange: @escaping @Sendable (MediaChange) -> Void
     ) {
         state.withLock {
             $0.resumedCount += 1
@@ -300,7 +317,7 @@ final class TestCalls: CallMedia {
         }
     }
 
-    func isOpen(_ call: String, on connection: any ClientConnection) -> Bool {
+    func isOpen(_ owner: ChannelOwner, on connection: any ClientConnection) -> Bool {
         state.withLock { $0.onChange[ObjectIdentifier(connection)] != nil }
     }
 

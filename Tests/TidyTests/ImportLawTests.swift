@@ -141,7 +141,7 @@ struct ImportLawTests {
         expectNoImport(
             of: [
                 "ApusTransport", "ApusStorage", "ApusHTTPClient", "ApusEtcd", "ApusCluster", "ApusSessions",
-                "ApusChannels", "ApusRecording", "ApusCalls",
+                "ApusChannels", "ApusMediaAccess", "ApusRecording", "ApusCalls",
                 "ApusDialogs", "ApusOperators", "ApusRelay", "ApusRelayService", "ApusGateway", "ApusHTTP",
                 "ApusConfiguration", "ApusNodeConfiguration", "ApusRelayNode", "ApusNode",
             ],

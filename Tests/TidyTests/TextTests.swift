@@ -26,7 +26,7 @@ struct TextTests {
         (
             "identifiers, and topics, calls and keys that are made of them: letters, digits and signs of ASCII",
             [
-                "Session/ClientSession.swift", "Session/OpenCalls.swift", "ApusGateway/ClientHandler.swift",
+                "Session/ClientSession.swift", "Session/OpenCalls.swift",
                 "Topics/TopicEdgeStateMachine.swift",
                 "Topics/ClientEventQueue.swift", "ApusSessions/IdentityMemory.swift", "Tokens/RevocationList.swift",
                 "ApusSessions/EdgeSessionStateMachine.swift", "Records/WithdrawalRecords.swift",

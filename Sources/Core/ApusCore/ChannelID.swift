@@ -8,6 +8,16 @@ public enum ChannelOwner: Sendable, Hashable, Comparable, CustomStringConvertibl
     /// The channel is one side of the call (CALL-13).
     case call(CallID)
 
+    /// The kinds of owners.
+    package enum Kind: Sendable, Hashable { case device, call }
+
+    package var kind: Kind {
+        switch self {
+        case .device: .device
+        case .call: .call
+        }
+    }
+
     private static let callPrefix = "call."
     /// The length of the name of a call: the prefix, three digits, `-`, and 32 digits.
     private static let callByteCount = 41

@@ -3,9 +3,9 @@ import ApusClientAPI
 import ApusContract
 import ApusCore
 import ApusMedia
+import ApusMediaAccess
 import ApusSessions
 import ApusWire
-import Foundation
 import NIOCore
 import SwiftProtobuf
 
@@ -52,161 +52,85 @@ extension ClientHandler {
         }
     }
 
-    var hasRoomForStream: Bool {
-        played.count + published.count < gateway.configuration.streamsPerConnectionMax
-    }
-
     private func respond(_ call: UInt32, _ message: some Message) { send(.response, message, correlation: call) }
 
-    // MARK: - Devices
+    // MARK: - Publishing
 
     private func publish(_ request: ClientPublishRequest, _ call: UInt32) {
-        guard request.call.isEmpty else { return publishInCall(request, call) }
-        guard let session, let device = session.device else {
-            return fail(call, ApusError(.notAllowed, "only a device publishes, and who takes part in a call"))
-        }
-        guard let source = UInt16(exactly: request.source) else { return fail(call, ApusError(.badParameter)) }
-        guard hasRoomForStream else { return fail(call, ApusError(.tooManyStreams)) }
-        let channel = ChannelID(device: device, source: source)
-        // A resumed session may have been superseded. Until the owner of its identity answers, it continues only the
-        // run that it already has, so a failover from a dead node needs no request to the owner. Anything new waits.
-        guard isConfirmed || (request.resumes && request.epoch != 0) else { return hold(request, call) }
-        publish(channel, of: session.account, request, call, isConfirmed: isConfirmed)
-    }
-
-    /// Opens the stream of a client that may publish the channel.
-    ///
-    /// - Parameter isConfirmed: it may start a new run. Otherwise it continues only the one that it has.
-    func publish(
-        _ channel: ChannelID, of account: AccountID, _ request: ClientPublishRequest, _ call: UInt32, isConfirmed: Bool
-    ) {
-        let offer = PublishOffer(
-            epoch: request.epoch, instance: request.instance, oldest: request.oldest, resumes: request.resumes,
-            isConfirmed: isConfirmed)
-        let sink = PublishedSink(
-            handler: self, call: call, channel: channel, inCall: request.call, grant: request.grant)
-        gateway.service.channels.publish(channel, of: account, offer: offer, sink: sink) { [self] result in
-            switch result {
-            case .failure where !offer.isConfirmed && request.call.isEmpty: hold(request, call)
-            case .failure(let error): fail(call, error)
-            case .success(let handle):
-                guard session != nil else { return handle.close() }
-                let stream = PublishedStream(channel: channel, handle: handle, sink: sink, call: request.call)
-                if !offer.isConfirmed, isPublishingConfirmed(request.call) { handle.confirm() }
-                published.updateValue(stream, forKey: handle.stream)?.handle.close()
-                streamsChanged()
-                checkCall(request.call)
+        let target: MediaTarget
+        if !request.call.isEmpty {
+            guard request.source == ClientPublishRequest.sourceOfCalls else {
+                return fail(call, ApusError(.badParameter, "a side of a call has one source"))
             }
+            target = .part(.call(CallID(unchecked: request.call)))
+        } else {
+            guard let source = UInt16(exactly: request.source) else { return fail(call, ApusError(.badParameter)) }
+            target = .source(source)
         }
-    }
-
-    /// Keeps the request until the session is confirmed.
-    func hold(_ request: ClientPublishRequest, _ call: UInt32) {
-        guard session != nil else { return }
-        guard !isConfirmed else { return publish(request, call) }
-        guard held.count < gateway.configuration.streamsPerConnectionMax else {
-            return fail(call, ApusError(.overloaded, "this connection has too many requests in progress"))
-        }
-        held.append((request, call))
-    }
-
-    /// Notes that the owner of the identity has confirmed this session as the newest, and resumes what waited for that.
-    func ownerConfirmed() {
-        guard !isConfirmed else { return }
-        isConfirmed = true
-        for stream in published.values where isPublishingConfirmed(stream.call) { stream.handle.confirm() }
-        let waiting = held
-        held = []
-        for (request, call) in waiting { publish(request, call) }
+        let grant = Array(request.grant)
+        media?.publish(
+            PublishAsk(
+                target, epoch: request.epoch, instance: request.instance, oldest: request.oldest,
+                resumes: request.resumes, grant: grant,
+                sink: { [self] in PublishedSink(handler: self, call: call, channel: $0, grant: grant) },
+                fail: { [self] in fail(call, $0) }))
     }
 
     private func unpublish(_ request: ClientUnpublishRequest, _ call: UInt32) {
-        for (stream, entry) in published where entry.call == request.call {
-            if !request.call.isEmpty || UInt32(entry.channel.source) == request.source { forgetPublished(stream) }
+        if !request.call.isEmpty {
+            media?.unpublish(.part(.call(CallID(unchecked: request.call))))
+        } else if let source = UInt16(exactly: request.source) {
+            media?.unpublish(.source(source))
         }
-        let given = held.filter { $0.0.source == request.source && $0.0.call == request.call }
-        held.removeAll { $0.0.source == request.source && $0.0.call == request.call }
-        for (_, waiting) in given { fail(waiting, ApusError(.cancelled)) }
         respond(call, ClientUnpublishResponse())
     }
 
     func streamsChanged() {
-        machine.streamsChanged(count: played.count + published.count, now: .now())
+        machine.streamsChanged(count: media?.streamCount ?? 0, now: .now())
         gateway.streamsChanged(self)
-        if !published.isEmpty { allowLongFrames() }
+        if media?.published.isEmpty == false { allowLongFrames() }
         countStreams()
         paceReceiving()
     }
 
     /// Updates the stream metrics of this connection.
     func countStreams() {
-        let now = (played: played.count, published: published.count)
+        let now = (played: media?.played.count ?? 0, published: media?.published.count ?? 0)
         gateway.service.metrics.streamsChanged(from: counted, to: now)
         counted = now
     }
 
-    func forgetPublished(_ stream: StreamNumber) {
-        published.removeValue(forKey: stream)?.handle.close()
-        streamsChanged()
-    }
-
-    // MARK: - Apps
+    // MARK: - Playing
 
     private func play(_ request: ClientPlayRequest, _ call: UInt32) {
-        guard request.call.isEmpty else { return playInCall(request, call) }
-        guard let session, let channel = ChannelID(device: request.device, source: request.source),
-            let device = channel.device
-        else { return fail(call, ApusError(.badParameter, "the device's id or source is not valid")) }
-        guard hasRoomForStream else { return fail(call, ApusError(.tooManyStreams)) }
-        let after = request.position
-        // A viewer that lost its node presents the grant that it received there, and does not wait for the owner.
-        if !request.grant.isEmpty, gateway.service.isGranted(request.grant, session, channel) {
-            return start(channel, after: after, call)
-        }
-        guard openingCount < gateway.configuration.streamsPerConnectionMax else {
-            return fail(call, ApusError(.overloaded, "this connection has too many requests in progress"))
-        }
-        openingCount += 1
-        gateway.run { [self] in
-            // Recordings show more than the present.
-            let result = await gateway.service.sessions.inspect(
-                device, for: session, subscribe: false, control: channel.isPlayback)
-            eventLoop.execute { [self] in
-                openingCount -= 1
-                switch result {
-                case .failure(let error): fail(call, error)
-                case .success: start(channel, after: after, call)
-                }
+        let target: PlayAsk.Target
+        if !request.call.isEmpty {
+            guard request.device.isEmpty, request.source == 0 else {
+                return fail(call, ApusError(.badParameter, "a stream is one of a device or one of a call"))
             }
+            target = .part(.call(CallID(unchecked: request.call)))
+        } else {
+            guard let channel = ChannelID(device: request.device, source: request.source), let device = channel.device
+            else { return fail(call, ApusError(.badParameter, "the device's id or source is not valid")) }
+            target = .source(channel, of: device)
         }
-    }
-
-    func start(
-        _ channel: ChannelID, after: FramePosition?, _ call: UInt32, inCall name: String = "", grant: Data = Data()
-    ) {
-        guard let account = session?.account else { return }
-        guard !played.values.contains(where: { $0.channel == channel }) else {
-            return fail(call, ApusError(.connectionExists, "this connection already plays that channel"))
-        }
-        // The answer is sent before the first frame: the sink accepts no frame until it is opened.
-        let sink = PlayedSink(handler: self, call: call, channel: channel, inCall: name, grant: grant)
-        gateway.service.channels.play(channel, of: account, sink: sink, after: after) { [self] result in
-            switch result {
-            case .failure(let error): fail(call, error)
-            case .success(let receipt):
-                sink.opened(receipt)
-                guard session != nil, let stream = receipt.stream else { return receipt.close() }
-                let new = PlayedStream(channel: channel, receipt: receipt, sink: sink, call: name)
-                played.updateValue(new, forKey: stream)?.receipt?.close()
-                streamsChanged()
-                checkCall(name)
-            }
-        }
+        let grant = Array(request.grant)
+        media?.play(
+            PlayAsk(
+                target, after: request.position, grant: grant,
+                sink: { [self] in PlayedSink(handler: self, call: call, channel: $0, grant: grant) },
+                fail: { [self] in fail(call, $0) }))
     }
 
     private func stop(_ request: ClientStopRequest, _ call: UInt32) {
-        played.removeValue(forKey: request.stream)?.receipt?.close()
-        streamsChanged()
+        media?.stop(request.stream)
         respond(call, ClientStopResponse())
+    }
+}
+
+extension ClientPlayRequest {
+    /// The position after which to resume; nil for the live picture.
+    fileprivate var position: FramePosition? {
+        hasAfter ? FramePosition(epoch: after.epoch, sequence: after.sequence) : nil
     }
 }

@@ -3,6 +3,7 @@ import ApusClientAPI
 import ApusContract
 import ApusCore
 import ApusMedia
+import ApusMediaAccess
 import ApusSessions
 import ApusWire
 import CoreMetrics
@@ -21,16 +22,12 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     let gateway: GatewayLoop
     var machine: ClientConnectionStateMachine
     var session: Session?
-    var played: [StreamNumber: PlayedStream] = [:]
-    var published: [StreamNumber: PublishedStream] = [:]
-    /// The number of streams that wait for permission to be played; bounded by `streamsPerConnectionMax`.
-    var openingCount = 0
+    /// The client's streams; nil before it is admitted.
+    private(set) var media: MediaClient?
     /// Requests to the services that are in progress.
     private(set) lazy var calls = ClientCalls(
         gateway.service.clients, on: eventLoop, spawn: { [gateway] in gateway.run($0) },
         answer: { [weak self] in self?.answer($0, $1) })
-    /// The calls in which the client may publish and play, by their answers.
-    var callsWithMedia: [String: CallMediaRight] = [:]
     /// Events that wait for the socket.
     private var events: ClientEventQueue
     private let hasEnded = Atomic(false)
@@ -49,9 +46,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     /// Receive pacing, if the connection publishes exactly one stream.
     private var pacing: ReceivePacing?
     /// True once the owner of the identity has confirmed this session as the newest (IV-A5).
-    var isConfirmed = false
-    /// Publish requests that wait for ``isConfirmed``; bounded by `streamsPerConnectionMax`.
-    var held: [(ClientPublishRequest, UInt32)] = []
+    private var isConfirmed = false
     private var remote = "?"
     /// The numbers of streams that the metrics count for this connection.
     var counted = (played: 0, published: 0)
@@ -108,7 +103,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     func channelWritabilityChanged(context: ChannelHandlerContext) {
         machine.writabilityChanged(isWritable: endpoint.isWritable, now: .now())
         guard endpoint.isWritable else { return }
-        for stream in played.values { stream.receipt?.becameWritable() }
+        media?.becameWritable()
         let waiting = events.becameWritable()
         for event in waiting.events { send(event) }
         for topic in waiting.topics { gateway.service.clients.topics?.writable(self, topic) }
@@ -195,6 +190,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
             }
             session = opened.session
             isConfirmed = isConfirmed || opened.isConfirmed
+            media = makeMedia(opened.session)
             machine.admitted(now: .now(), tokenExpires: opened.session.token.expires)
             gateway.service.metrics.sessions.increment()
             gateway.service.metrics.open(opened.session.role).increment()
@@ -222,11 +218,26 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         }
     }
 
+    var isPlaying: Bool { media?.played.isEmpty == false }
+    var isPublishing: Bool { media?.published.isEmpty == false }
+
+    private func makeMedia(_ session: Session) -> MediaClient {
+        MediaClient(
+            gateway.service.media, session, on: self, isConfirmed: isConfirmed,
+            streamsMax: gateway.configuration.streamsPerConnectionMax, spawn: { [gateway] in gateway.run($0) },
+            onStreams: { [weak self] in self?.streamsChanged() })
+    }
+
+    /// The grant of a stream that is open, as ``ApusMediaAccess/MediaClient/grant(for:isPublished:earlier:)``.
+    func grant(for channel: ChannelID, isPublished: Bool, earlier: [UInt8]) -> Data {
+        Data(media?.grant(for: channel, isPublished: isPublished, earlier: earlier) ?? earlier)
+    }
+
     /// Starts pacing if the camera has exactly one stream. With several streams, none of them determines how long the
     /// others may wait.
     func paceReceiving() {
         let hold = gateway.service.channels.configuration.audioHold
-        if published.count == 1, hold > .zero, let channel = context?.channel {
+        if media?.published.count == 1, hold > .zero, let channel = context?.channel {
             pacing = pacing ?? ReceivePacing(channel: channel, clock: gateway.clock, hold: hold)
         } else {
             pacing?.stop()
@@ -235,7 +246,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     }
 
     private func gather(_ frame: LinkFrame) {
-        guard published[frame.correlation] != nil else { return }
+        guard media?.published[frame.correlation] != nil else { return }
         do throws(ApusError) {
             let relayed = try RelayFrame(copying: frame.payload) { byteCount, buffer in
                 LinkFrame.encodeHeader(
@@ -258,7 +269,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
 
     private func deliver() {
         guard !gathered.isEmpty else { return }
-        for batch in gathered { published[batch.stream]?.handle.send(batch.frames) }
+        for batch in gathered { media?.published[batch.stream]?.handle.send(batch.frames) }
         gathered.removeAll(keepingCapacity: true)
     }
 
@@ -329,14 +340,10 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         endpoint.place = nil
         guard gateway.removed(self) else { return }
         machine.closed()
-        for stream in played.values { stream.receipt?.close() }
-        for stream in published.values { stream.handle.close() }
-        played.removeAll()
-        published.removeAll()
-        held.removeAll()
-        callsWithMedia.removeAll()
-        countStreams()
         hasEnded.store(true, ordering: .releasing)
+        media?.closed()
+        media = nil
+        countStreams()
         if let session {
             calls.closed()
             gateway.service.clients.ended(self)
@@ -350,7 +357,12 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
 extension ClientHandler: ClientLink {
     func end(_ error: ApusError) { eventLoop.execute { [self] in close(error) } }
 
-    func confirmed() { eventLoop.execute { [self] in ownerConfirmed() } }
+    func confirmed() {
+        eventLoop.execute { [self] in
+            isConfirmed = true
+            media?.sessionConfirmed()
+        }
+    }
 
     func presenceChanged(_ device: DeviceID, _ presence: Presence) { send([.presence(device, presence)]) }
 }

@@ -1,45 +1,26 @@
 import ApusChannels
 import ApusContract
 import ApusCore
-import ApusSessions
+import ApusMediaAccess
 import ApusTransport
 import ApusWire
 import Foundation
 import NIOCore
 import SwiftProtobuf
 
-/// A channel that a connection plays.
-struct PlayedStream {
-    var channel: ChannelID
-    var receipt: Receipt?
-    var sink: PlayedSink
-    /// The session id of the call; empty for a device's channel.
-    var call: String
-}
-
-/// A channel that a connection publishes.
-struct PublishedStream {
-    var channel: ChannelID
-    var handle: PublishHandle
-    var sink: PublishedSink
-    /// The session id of the call; empty for the device's own channel.
-    var call: String
-}
-
 /// The viewer's end of one channel at a connection. Confined to the connection's event loop.
-final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to the event loop.
+final class PlayedSink: PlayerSink, @unchecked Sendable {  // SAFETY: confined to the event loop.
     private let handler: ClientHandler
     private let call: UInt32
     private let channel: ChannelID
-    /// The session id of the call, and the client's grant; empty for a device's channel.
-    private let name: String
-    private let grant: Data
+    /// The grant that the client has presented.
+    private let grant: [UInt8]
 
-    init(handler: ClientHandler, call: UInt32, channel: ChannelID, inCall name: String, grant: Data) {
+    init(handler: ClientHandler, call: UInt32, channel: ChannelID, grant: [UInt8]) {
         self.handler = handler
         self.call = call
         self.channel = channel
-        (self.name, self.grant) = (name, grant)
+        self.grant = grant
     }
 
     var eventLoop: any EventLoop { handler.eventLoop }
@@ -47,17 +28,13 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
 
     /// Answers the request, then accepts frames from the fan-out.
     func opened(_ receipt: Receipt) {
-        guard let stream = receipt.stream, let session = handler.session else { return }
-        let gateway = handler.gateway.service
+        guard let stream = receipt.stream else { return }
         handler.send(
             .response,
             ClientPlayResponse.with {
                 $0.stream = stream
-                $0.endpoints = gateway.endpoints(of: channel)
-                $0.grant =
-                    name.isEmpty
-                    ? Data(gateway.grant(of: channel, session))
-                    : handler.grant(for: channel, of: name, isPublished: false, earlier: grant)
+                $0.endpoints = handler.gateway.service.endpoints(of: channel)
+                $0.grant = handler.grant(for: channel, isPublished: false, earlier: grant)
             }, correlation: call)
         receipt.open()
     }
@@ -86,9 +63,8 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
     private let handler: ClientHandler
     private let call: UInt32
     private let channel: ChannelID
-    /// The session id of the call, and the client's grant; empty for the device's own channel.
-    private let name: String
-    private let grant: Data
+    /// The grant that the client has presented.
+    private let grant: [UInt8]
     private var isAnswered = false
     private var lastAcknowledged = MonotonicTime.zero
     /// The acknowledgement that is held back for the next one.
@@ -103,11 +79,11 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
     /// How long an acknowledgement is held. Longer than the interval of video frames, so that the next one replaces it.
     private static let holdMax = Duration.milliseconds(60)
 
-    init(handler: ClientHandler, call: UInt32, channel: ChannelID, inCall name: String, grant: Data) {
+    init(handler: ClientHandler, call: UInt32, channel: ChannelID, grant: [UInt8]) {
         self.handler = handler
         self.call = call
         self.channel = channel
-        (self.name, self.grant) = (name, grant)
+        self.grant = grant
     }
 
     var eventLoop: any EventLoop { handler.eventLoop }
@@ -117,9 +93,7 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
         handler.send(
             .response,
             ClientPublishResponse.with {
-                if !name.isEmpty {
-                    $0.grant = handler.grant(for: channel, of: name, isPublished: true, earlier: grant)
-                }
+                $0.grant = handler.grant(for: channel, isPublished: true, earlier: grant)
                 $0.stream = stream
                 $0.next = next
                 $0.protected = isProtected
@@ -174,31 +148,6 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
             isAnswered = true
             handler.fail(call, error)
         }
-        handler.forgetPublished(stream)
-    }
-}
-
-// MARK: - Grants
-
-extension ChannelID {
-    /// A playback of what the device has recorded (IV-C5).
-    var isPlayback: Bool { source >= ClientPlayRequest.playbackSourceMin }
-}
-
-extension Gateway {
-    /// What lets a viewer play the channel at another node. That of a playback is for this channel alone: a client that
-    /// may only watch the device has no such grant.
-    func grant(of channel: ChannelID, _ session: Session) -> [UInt8] {
-        guard let device = channel.device else { return [] }
-        return channel.isPlayback
-            ? sessions.grant(session, call: channel, isPublished: false, peer: device)
-            : sessions.grant(session, device: device)
-    }
-
-    func isGranted(_ grant: Data, _ session: Session, _ channel: ChannelID) -> Bool {
-        guard let device = channel.device else { return false }
-        guard channel.isPlayback else { return sessions.isGranted(Array(grant), session, device: device) }
-        return session.allowedDevices?.contains(device) ?? true
-            && sessions.isGranted(Array(grant), session, call: channel, isPublished: false)
+        handler.media?.forget(stream)
     }
 }

@@ -1,8 +1,9 @@
-package import ApusChannels
+import ApusChannels
 package import ApusClientAPI
 package import ApusCluster
 package import ApusCore
-package import ApusSessions
+package import ApusMediaAccess
+import ApusSessions
 package import ApusTLS
 import Glibc
 package import Logging
@@ -20,6 +21,8 @@ package final class Gateway: Service, Sendable {
     let node: NodeID
     let sessions: SessionService
     let channels: ChannelService
+    /// Who may publish and play what.
+    let media: MediaAccess
     /// The requests and events of clients other than streams.
     let clients: ClientServices
     let view: ClusterView
@@ -36,15 +39,15 @@ package final class Gateway: Service, Sendable {
 
     /// - Parameter ticketKeys: the cluster's ticket keys. If nil, TLS sessions are not resumed.
     package init(
-        configuration: GatewayConfiguration, sessions: SessionService, channels: ChannelService,
-        clients: ClientServices, view: ClusterView, group: any EventLoopGroup, ticketKeys: TLSTicketKeys?, log: Logger,
+        configuration: GatewayConfiguration, media: MediaAccess, clients: ClientServices, view: ClusterView,
+        group: any EventLoopGroup,
+        ticketKeys: TLSTicketKeys?, log: Logger,
         limited: LogLimiter
     ) {
         self.ticketKeys = ticketKeys
         self.configuration = configuration
         accounts = Mutex(AccountShares(capacity: configuration.connectionsMax))
-        self.sessions = sessions
-        self.channels = channels
+        (sessions, channels, self.media) = (media.sessions, media.channels, media)
         self.clients = clients
         self.view = view
         self.log = log

@@ -2,6 +2,7 @@ import ApusChannels
 import ApusCluster
 import ApusCore
 import ApusListener
+import ApusMediaAccess
 import ApusSessions
 import ApusTLS
 import ApusTransport
@@ -101,7 +102,7 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
             case .app: counts.apps += 1
             case .admin, .customer, nil: break
             }
-            counts.viewers += handler.played.count
+            counts.viewers += handler.media?.played.count ?? 0
         }
         return counts
     }
@@ -171,7 +172,7 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
     func streamsChanged(_ handler: ClientHandler) {
         guard isHere(handler) else { return }
         let isStreaming = handler.machine.streamCount > 0
-        keepalives.setStreams(handler.slot, isStreaming: isStreaming, isPlaying: !handler.played.isEmpty)
+        keepalives.setStreams(handler.slot, isStreaming: isStreaming, isPlaying: handler.isPlaying)
         let due = MonotonicTime.now() + keepalives.keepalive
         if isStreaming, let next = nextLook.time, next > due { nextLook.set(due) }
     }
@@ -194,7 +195,7 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
     /// a handshake, and the load on the other nodes must stay even.
     func sendAllAway(to endpoints: [String]) {
         let clients = connections.compactMap { $0 }
-        let ordered = clients.filter { !$0.published.isEmpty } + clients.filter { $0.published.isEmpty }
+        let ordered = clients.filter(\.isPublishing) + clients.filter { !$0.isPublishing }
         let spacing = min(Self.sendAwaySpacing, Self.sendAwayDuration / max(1, ordered.count))
         let keepCount = keepCount
         for (number, handler) in ordered.enumerated() {

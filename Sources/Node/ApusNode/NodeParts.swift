@@ -124,7 +124,7 @@ final class NodeParts: Sendable {
             forwarding: ClientForwarding(view: view, transport: transport, dispatcher: dispatcher))
         let clients = Self.clients(requests, clientServices, carried, context, signing, tracer, log: nodeLog)
         gateway = Gateway(
-            configuration: configuration.gateway, sessions: sessions, channels: channels, clients: clients,
+            configuration: configuration.gateway, media: clientServices.media(sessions, channels), clients: clients,
             view: view, group: group, ticketKeys: configuration.ticketKeys(keys), log: nodeLog, limited: limited)
         drain.connect(gateway)
         let report = NodeReport(
@@ -166,8 +166,7 @@ final class NodeParts: Sendable {
         services.add(to: &api)
         for service in carried { service.addRequests(to: &api, of: node) }
         return ClientServices(
-            api, topics: node.topics, configuration: node.configuration.api, audit: AuditLog(log), tracer: tracer,
-            callMedia: services.calls)
+            api, topics: node.topics, configuration: node.configuration.api, audit: AuditLog(log), tracer: tracer)
     }
 
     private static func register(_ carried: [any NodeService], with runtime: EntityRuntime) {

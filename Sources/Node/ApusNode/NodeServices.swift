@@ -7,6 +7,7 @@ import ApusCommands
 import ApusCore
 import ApusEvents
 import ApusFirmware
+import ApusMediaAccess
 import ApusNodeConfiguration
 import ApusSessions
 import ApusThings
@@ -103,6 +104,13 @@ struct NodeServices: Sendable {
         }
         firmware = FirmwareService(
             configuration.firmware, view, records: records, sessions: sessions, things: things, limited: limited)
+    }
+
+    /// Who may publish and play what, with those of them that have channels of their own.
+    func media(_ sessions: SessionService, _ channels: ChannelService) -> MediaAccess {
+        let media = MediaAccess(sessions: sessions, channels: channels)
+        media.register(calls, for: .call)
+        return media
     }
 
     /// Registers their requests and topics.

@@ -1,5 +1,5 @@
-import ApusClientAPI
 import ApusCore
+import ApusMediaAccess
 import ApusSessions
 import Synchronization
 
@@ -16,7 +16,7 @@ final class CallMediaTable: Sendable {
 
     struct Entry: Sendable {
         let session: Session
-        let onChange: @Sendable (CallMediaChange) -> Void
+        let onChange: @Sendable (MediaChange) -> Void
         /// The client has a grant.
         var isGranted: Bool
         /// The call has confirmed that the client may have media.
@@ -42,7 +42,7 @@ final class CallMediaTable: Sendable {
     ///   asks it.
     func add(
         _ key: Key, _ session: Session, isGranted: Bool, now: MonotonicTime = .now(),
-        onChange: @escaping @Sendable (CallMediaChange) -> Void
+        onChange: @escaping @Sendable (MediaChange) -> Void
     ) {
         let new = Entry(
             session: session, onChange: onChange, isGranted: isGranted, checkAt: isGranted ? now : now + interval)
@@ -54,7 +54,7 @@ final class CallMediaTable: Sendable {
     }
 
     /// The call has confirmed the entry. Returns false if the media have ended since the request.
-    func confirmed(_ key: Key, _ right: CallMediaRight, now: MonotonicTime = .now()) -> Bool {
+    func confirmed(_ key: Key, _ right: MediaRight, now: MonotonicTime = .now()) -> Bool {
         let entry = entries.withLock { entries -> Entry? in
             guard let entry = entries[key.connection]?[key.call] else { return nil }
             entries[key.connection]?[key.call]?.isConfirmed = true

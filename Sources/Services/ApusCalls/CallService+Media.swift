@@ -1,16 +1,29 @@
 package import ApusClientAPI
 import ApusCluster
 package import ApusCore
+package import ApusMediaAccess
 package import ApusSessions
 import CoreMetrics
 import SwiftProtobuf
 
-extension CallService: CallMedia {
+/// The media of calls (CALL-13): the call decides who publishes and plays in it. A client publishes the channel of its
+/// side, and plays that of the other.
+extension CallService: ChannelAuthority {
+    package var endedError: ApusError { ApusError(.callUnknown) }
+
+    package func channels(of owner: ChannelOwner) -> [ChannelID] {
+        guard case .call(let call) = owner else { return [] }
+        return ChannelSide.allCases.map { ChannelID(call: call, side: $0) }
+    }
+
+    /// - Throws: −2508 if there is no such call or it is over, −2500 if nobody has accepted it yet, −2522 if another
+    ///   client has, 8003 if the client has no part in it or has lost its right to the other side, 20011 if a device in
+    ///   it was disabled, 12004 for a session that takes no calls; 10005, 10010 and 10021 if the call cannot be asked.
     package func open(
-        _ call: String, for session: Session, on connection: any ClientConnection,
-        onChange: @escaping @Sendable (CallMediaChange) -> Void
-    ) async throws(ApusError) -> CallMediaRight {
-        let key = CallMediaTable.Key(connection: ObjectIdentifier(connection), call: try Self.id(call))
+        _ owner: ChannelOwner, for session: Session, on connection: any ClientConnection,
+        onChange: @escaping @Sendable (MediaChange) -> Void
+    ) async throws(ApusError) -> MediaRight {
+        let key = CallMediaTable.Key(connection: ObjectIdentifier(connection), call: try Self.call(owner))
         // Before the call is asked: its end may come while the answer is on its way.
         media.add(key, session, isGranted: false, onChange: onChange)
         do throws(ApusError) {
@@ -24,24 +37,26 @@ extension CallService: CallMedia {
     }
 
     package func resume(
-        _ call: String, for session: Session, on connection: any ClientConnection,
-        onChange: @escaping @Sendable (CallMediaChange) -> Void
+        _ owner: ChannelOwner, for session: Session, on connection: any ClientConnection,
+        onChange: @escaping @Sendable (MediaChange) -> Void
     ) {
-        guard let id = try? Self.id(call) else { return }
+        guard let id = try? Self.call(owner) else { return }
         media.add(
             CallMediaTable.Key(connection: ObjectIdentifier(connection), call: id), session, isGranted: true,
             onChange: onChange)
     }
 
-    package func isOpen(_ call: String, on connection: any ClientConnection) -> Bool {
-        guard let id = CallID(rawValue: call) else { return false }
+    package func isOpen(_ owner: ChannelOwner, on connection: any ClientConnection) -> Bool {
+        guard case .call(let id) = owner else { return false }
         return media.has(CallMediaTable.Key(connection: ObjectIdentifier(connection), call: id))
     }
 
     package func closed(_ connection: any ClientConnection) { media.closed(ObjectIdentifier(connection)) }
 
-    private static func id(_ call: String) throws(ApusError) -> CallID {
-        guard let id = CallID(rawValue: call) else { throw ApusError(.callUnknown) }
+    private static func call(_ owner: ChannelOwner) throws(ApusError) -> CallID {
+        guard case .call(let named) = owner, let id = CallID(rawValue: named.rawValue) else {
+            throw ApusError(.callUnknown)
+        }
         _ = try id.address()
         return id
     }
@@ -54,10 +69,10 @@ extension CallService: CallMedia {
     /// What the client may publish and play in the call. If one side has lost its right to the other, or is a device
     /// that was disabled, the call ends.
     ///
-    /// - Throws: as ``CallMedia/open(_:for:on:onChange:)``.
+    /// - Throws: as ``open(_:for:on:onChange:)``.
     private func right(
         of session: Session, _ key: CallMediaTable.Key
-    ) async throws(ApusError) -> CallMediaRight {
+    ) async throws(ApusError) -> MediaRight {
         let id = key.call
         let client = try Self.client(session)
         let parties = try await ref(id).ask(
@@ -91,7 +106,9 @@ extension CallService: CallMedia {
             _ = try? await ref(id).ask(failure, timeout: Self.askTimeout)
             throw error
         }
-        return CallMediaRight(side: side, peer: device)
+        return MediaRight(
+            publishes: ChannelID(call: id, side: side), plays: [ChannelID(call: id, side: side.other)],
+            devices: device.map { [$0] } ?? [])
     }
 
     /// Asks the calls of this node's clients again, until the task is cancelled.

@@ -16,15 +16,13 @@ package struct ClientServices: Sendable {
     package let audit: AuditLog
     /// Nil if this node does not trace.
     package let tracer: SpanTracer?
-    /// Nil where there are no calls.
-    package let callMedia: (any CallMedia)?
 
     package init(
         _ api: ClientAPI, topics: TopicService?, configuration: ClientAPIConfiguration, audit: AuditLog,
-        tracer: SpanTracer? = nil, callMedia: (any CallMedia)? = nil
+        tracer: SpanTracer? = nil
     ) {
         (self.api, self.topics, self.configuration, self.audit) = (api, topics, configuration, audit)
-        (self.tracer, self.callMedia) = (tracer, callMedia)
+        self.tracer = tracer
         quotas = ClientQuotas(configuration)
         metrics = ClientMetrics(api)
     }
@@ -37,7 +35,6 @@ package struct ClientServices: Sendable {
     /// A client's connection has closed.
     package func ended(_ connection: any ClientConnection) {
         topics?.ended(connection)
-        callMedia?.closed(connection)
         for kind in api.topics { kind.ended(connection) }
     }
 

@@ -272,20 +272,19 @@ package final class SessionService: Service, Sendable {
         state.withLock { $0.edge.uses(session.id, device) }
     }
 
-    /// A grant for a channel of a call, as ``grant(_:device:)``.
+    /// A grant for one channel alone, as ``grant(_:device:)``.
     ///
-    /// - Parameter peer: the device on the other side, if it is one.
+    /// - Parameter peers: the devices to which the account needs a right.
     package func grant(
-        _ session: Session, call channel: ChannelID, isPublished: Bool, peer: DeviceID?
+        _ session: Session, channel: ChannelID, isPublished: Bool, peers: [DeviceID]
     ) -> [UInt8] {
-        grant(
-            session, device: channel.grantName(isPublished: isPublished), peers: peer.map { [$0] } ?? [])
+        grant(session, device: channel.grantName(isPublished: isPublished), peers: peers)
     }
 
-    /// True if another node granted this session the permission to publish, or to play, the channel of a call, and its
-    /// account has lost no right to the other side since. The call is asked nevertheless.
+    /// True if another node granted this session the permission to publish, or to play, this one channel, and its
+    /// account has lost no right to the devices of the grant since.
     package func isGranted(
-        _ grant: [UInt8], _ session: Session, call channel: ChannelID, isPublished: Bool
+        _ grant: [UInt8], _ session: Session, channel: ChannelID, isPublished: Bool
     ) -> Bool {
         let peers = sealer.peers(
             of: grant, session, device: channel.grantName(isPublished: isPublished), wallSeconds: wallSeconds())
