@@ -126,16 +126,8 @@ final class CommandLoad: Sendable {
     func steady(rate: Double, seconds: Double) async throws -> BenchCommandsCommand.Part {
         let before = try busySeconds()
         let start = MonotonicTime.now()
-        let outcomes = await withTaskGroup(of: Outcome.self) { group in
-            let count = Int(rate * seconds)
-            for number in 0..<count {
-                let due = start + .nanoseconds(Int64(Double(number) * 1e9 / rate))
-                let now = MonotonicTime.now()
-                if due > now { try? await Task.sleep(for: due - now) }
-                let device = number % self.devices.count
-                group.addTask { await self.send(device, due: due) }
-            }
-            return await group.reduce(into: [Outcome]()) { $0.append($1) }
+        let outcomes = await OpenLoop.run(rate: rate, seconds: seconds) { number, due in
+            await self.send(number % self.devices.count, due: due)
         }
         return part(outcomes, seconds: (.now() - start).milliseconds / 1000, cpu: try busySeconds() - before)
     }
