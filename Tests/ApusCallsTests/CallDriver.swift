@@ -30,11 +30,11 @@ struct CallDriver {
 
     static func start(
         _ type: CallType = .oneToOne, to targets: [CallTarget] = [bell(1)], timeout: Duration? = nil,
-        extra: String = "", answering: CallAnswering? = nil
+        extra: String = "", answering: CallAnswering? = nil, claims: [CallClaimAnswer] = []
     ) throws -> CallStart {
         CallStart(
             id, type, from: caller, to: targets, timeout: timeout, extra: try CallExtra(Data(extra.utf8)),
-            answering: answering)
+            answering: answering, claims: claims)
     }
 
     /// The answering machine of a party, with messages of 20 seconds.

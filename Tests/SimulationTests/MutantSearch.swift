@@ -38,7 +38,8 @@ enum MutantSearch {
 
     /// Errors of calls.
     static let calls: [String: UInt64] = [
-        "keepsDeadConnections": 13, "forgetsRestoring": 318, "renewsWithoutClients": 444, "dropsEnds": 3,
-        "tellsEarly": 3, "confirmsUnwritten": 7, "dropsEpochs": 2, "dropsRemindersAtPromotion": 2,
+        "keepsDeadConnections": 16, "forgetsRestoring": 367, "renewsWithoutClients": 614, "dropsEnds": 3,
+        "tellsEarly": 3, "confirmsUnwritten": 7, "dropsEpochs": 3, "dropsRemindersAtPromotion": 2,
+        "forgetsClaims": 1, "acknowledgesEarly": 5,
     ]
 }

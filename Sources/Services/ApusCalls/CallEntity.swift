@@ -300,9 +300,8 @@ extension CallParty {
 }
 
 extension CallStart {
-    fileprivate init(
-        _ message: CallPlace, _ id: CallID, _ configuration: CallConfiguration
-    ) throws(ApusError) {
+    /// - Throws: −2500 if what the caller has sent is too long, or no JSON object.
+    init(_ message: CallPlace, _ id: CallID, _ configuration: CallConfiguration) throws(ApusError) {
         self.init(
             id, message.type,
             from: CallSender(message.caller, AccessID(unchecked: message.endpoint), session: message.session),
@@ -313,7 +312,7 @@ extension CallStart {
             },
             timeout: message.timeoutMs == 0 ? nil : .milliseconds(message.timeoutMs),
             extra: try CallExtra(message.extra, configuration),
-            answering: message.hasAnswering ? message.answering : nil)
+            answering: message.hasAnswering ? message.answering : nil, claims: message.claims)
     }
 }
 

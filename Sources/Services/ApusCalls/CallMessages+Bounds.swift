@@ -4,7 +4,9 @@ import ApusWire
 // The parties in messages of other nodes. Their names become keys of entities.
 
 extension CallPlace {
-    package var isWithinBounds: Bool { caller.isValid && callees.allSatisfy(\.party.isValid) }
+    package var isWithinBounds: Bool {
+        caller.isValid && callees.allSatisfy(\.party.isValid) && claims.allSatisfy(\.party.isValid)
+    }
 }
 
 extension CallReport {

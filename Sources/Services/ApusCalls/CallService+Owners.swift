@@ -177,13 +177,17 @@ extension CallService {
         guard !callees.isEmpty else {
             throw ApusError(.targetOffline, "no client of the called parties takes calls")
         }
-        let place = CallPlace.with {
+        var place = CallPlace.with {
             ($0.type, $0.caller, $0.endpoint, $0.session) = (
                 order.type, order.caller, order.endpoint, order.session
             )
             ($0.callees, $0.extra, $0.timeoutMs) = (callees, order.extra, order.timeoutMs)
             if let machine { $0.answering = machine }
         }
+        // Before parties are claimed for a call that cannot be placed.
+        try CallStart(place, id, configuration).check(configuration)
+        place.claims = await claimAhead(place, of: id, deadline)
+        if place.claims.first?.renewed == true, let view = try await placed(id, by: sender, deadline) { return view }
         var call = EntityCall()
         call.identity = order.endpoint
         return try await ref(id).ask(place, timeout: try deadline.timeLeft(), call: call)

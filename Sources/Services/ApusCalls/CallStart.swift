@@ -51,13 +51,15 @@ package struct CallStart: Sendable, Hashable {
     package var extra: CallExtra
     /// The answering machine of a called party, if one has it.
     package var answering: CallAnswering?
+    /// The answers to claims that were made before the call is placed, the caller's first. The call makes all others.
+    package var claims: [CallClaimAnswer]
 
     package init(
         _ id: CallID, _ type: CallType, from caller: CallSender, to targets: [CallTarget], timeout: Duration? = nil,
-        extra: CallExtra, answering: CallAnswering? = nil
+        extra: CallExtra, answering: CallAnswering? = nil, claims: [CallClaimAnswer] = []
     ) {
         (self.id, self.type, self.caller, self.targets) = (id, type, caller, targets)
-        (self.timeout, self.extra, self.answering) = (timeout, extra, answering)
+        (self.timeout, self.extra, self.answering, self.claims) = (timeout, extra, answering, claims)
     }
 
     /// - Throws: −2500 if a parameter is out of range: the type, the number of legs or of parties, an endpoint or the

@@ -79,6 +79,28 @@ extension CallStateMachine {
                 }))
     }
 
+    /// A party has answered a claim that was made before the call was placed. Has no effect unless the call is about to
+    /// make that claim.
+    mutating func claimedAhead(_ answer: CallClaimAnswer, at now: Int64, _ actions: inout [CallAction]) {
+        let claim = actions.firstIndex {
+            if case .claim(let party, _) = $0 { party == answer.party } else { false }
+        }
+        guard let claim, let index = state.claims.firstIndex(where: { $0.party == answer.party }) else {
+            if answer.granted, state.phase == .ended { actions.append(.release(answer.party)) }
+            return
+        }
+        actions.remove(at: claim)
+        // It may have been sent more than once.
+        state.claims[index].sends = 2
+        if answer.granted {
+            partyClaimed(answer.party, at: now, &actions)
+        } else if answer.crossed {
+            partyCrossed(answer.party, at: now, &actions)
+        } else {
+            partyRefused(answer.party, at: now, &actions)
+        }
+    }
+
     mutating func release(_ index: Int, at now: Int64, _ actions: inout [CallAction]) {
         switch state.claims[index].status {
         case .claiming, .claimed:
@@ -87,6 +109,18 @@ extension CallStateMachine {
             sendRelease(index, at: now, &actions)
         case .unspecified: state.claims[index].status = .released
         case .refused, .releasing, .released, .UNRECOGNIZED: break
+        }
+    }
+
+    /// A repeated start has claimed a party that the call has released, or that had refused it.
+    mutating func releaseAgain(_ party: CallParty, at now: Int64, _ actions: inout [CallAction]) {
+        guard let index = state.claims.firstIndex(where: { $0.party == party }) else { return }
+        switch state.claims[index].status {
+        case .refused, .released:
+            (state.claims[index].status, state.claims[index].sends) = (.releasing, 0)
+            state.claims[index].untilMs = Self.time(now, plus: configuration.claimTime)
+            sendRelease(index, at: now, &actions)
+        case .unspecified, .claiming, .claimed, .releasing, .UNRECOGNIZED: break
         }
     }
 
@@ -116,6 +150,12 @@ extension CallStateMachine {
         // The answer to a claim came late. The party must not wait until the claim expires.
         case .unspecified, .refused, .releasing, .released, .UNRECOGNIZED: actions.append(.release(party))
         }
+    }
+
+    mutating func partyCrossed(_ party: CallParty, at now: Int64, _ actions: inout [CallAction]) {
+        // The caller talks to that party in the other call.
+        if !isAnswered { state.clearAnswering() }
+        partyRefused(party, at: now, &actions)
     }
 
     mutating func partyRefused(_ party: CallParty, at now: Int64, _ actions: inout [CallAction]) {

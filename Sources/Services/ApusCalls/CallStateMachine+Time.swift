@@ -8,10 +8,7 @@ extension CallStateMachine {
         switch event {
         case .partyClaimed(let party): partyClaimed(party, at: now, &actions)
         case .partyRefused(let party): partyRefused(party, at: now, &actions)
-        case .partyCrossed(let party):
-            // The caller talks to that party in the other call.
-            if !isAnswered { state.clearAnswering() }
-            partyRefused(party, at: now, &actions)
+        case .partyCrossed(let party): partyCrossed(party, at: now, &actions)
         case .partyReleased(let party):
             guard let index = state.claims.firstIndex(where: { $0.party == party }),
                 state.claims[index].status == .releasing

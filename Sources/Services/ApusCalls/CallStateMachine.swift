@@ -16,7 +16,8 @@ import SwiftProtobuf
 /// the cancel has lost, and its leg receives −2523. For two parties that call each other see ``PartyStateMachine``.
 ///
 /// **Parties.** A party is on one call at a time (CALL-5). The call claims the caller's party, then the called ones,
-/// and rings a leg when its party is claimed. A claim expires unless the call renews it, so the loss of a call
+/// and rings a leg when its party is claimed. Claims may be made before the call is placed: the call then begins with
+/// their answers, and rings with its first change. A claim expires unless the call renews it, so the loss of a call
 /// without a trace keeps no party busy for longer than ``CallConfiguration/claimTime``.
 ///
 /// **Notices.** The state has what each leg has to be notified of and what it has confirmed. What is not confirmed is
@@ -55,6 +56,7 @@ package struct CallStateMachine: Sendable {
             guard state.isStarted(by: start, configuration) else {
                 throw ApusError(.callParametersInvalid, "another call has this session id")
             }
+            for answer in start.claims where answer.granted { releaseAgain(answer.party, at: now, &actions) }
             return view(0)
         }
         try start.check(configuration)
@@ -72,6 +74,7 @@ package struct CallStateMachine: Sendable {
         ]
         for target in start.targets { add(target) }
         claim(0, at: now, &actions)
+        for answer in start.claims { claimedAhead(answer, at: now, &actions) }
         return view(0)
     }
 

@@ -21,6 +21,12 @@ extension CallClaimRequest: EntityMessage {
     package static var isIdempotent: Bool { true }
 }
 
+extension CallClaimAhead: EntityMessage {
+    package typealias Reply = CallClaimAnswer
+    package static var method: UInt16 { 0x014b }
+    package static var isIdempotent: Bool { true }
+}
+
 extension CallRelease: EntityMessage {
     package typealias Reply = CallReleased
     package static var method: UInt16 { 0x0147 }
@@ -74,6 +80,19 @@ package struct PartyKind {
         definition.on(CallClaimRequest.self) { party, message, scope throws(ApusError) in
             try claim(message, &party, &scope)
             return CallClaimTaken()
+        }
+        definition.on(CallClaimAhead.self) { party, message, scope throws(ApusError) in
+            let isRenewed = party.state.claim.call == message.claim.call
+            let answer = try claim(message.claim, &party, &scope)
+            return .with {
+                $0.party = Self.party(scope.address)
+                switch answer {
+                case .granted: ($0.granted, $0.renewed) = (true, isRenewed)
+                case .grantedInsteadOf: $0.granted = true
+                case .refused: break
+                case .crossed: $0.crossed = true
+                }
+            }
         }
         definition.on(CallRelease.self) { party, message, scope throws(ApusError) in
             guard let id = CallID(rawValue: message.call) else { throw ApusError(.malformed) }
@@ -143,29 +162,34 @@ package struct PartyKind {
     private func claim(
         _ message: CallClaimRequest, _ party: inout CallPartyEntity, _ scope: inout EntityScope
     ) throws(ApusError) {
-        let claim = message.claim
-        var machine = try PartyStateMachine(restoring: party.state, configuration)
-        let id = CallID(unchecked: claim.call)
-        let answer = try machine.claim(claim, at: scope.wallMilliseconds)
-        party.state = machine.state
+        let id = CallID(unchecked: message.claim.call)
+        let answer = try claim(message.claim, &party, &scope)
         switch answer {
-        case .granted: try self.answer(.claimed, to: id, &scope)
+        case .granted, .grantedInsteadOf: try self.answer(.claimed, to: id, &scope)
         case .refused: try self.answer(.refused, to: id, &scope)
         case .crossed: try self.answer(.refused, to: id, isCrossed: true, &scope)
-        case .grantedInsteadOf(let other):
-            try self.answer(.claimed, to: id, &scope)
-            try self.answer(.refused, to: other, &scope)
         }
-        if let next = machine.nextMs, !scope.reminders.contains(where: { $0.due <= next }) {
-            try scope.remind(Self.reminder, at: next)
-        }
-        // Renewals arrive during a call, so the death of a node is noticed without a message about it.
-        try remove(&party, &scope) { !isAlive($0.node, $0.incarnation) }
         guard answer == .granted else { return }
         for endpoint in message.endpoints.prefix(Self.endpointsMax)
         where !party.listeners.contains(where: { $0.endpoint == endpoint }) {
             try reportAway(endpoint, party, to: id, &scope)
         }
+    }
+
+    /// Decides on a claim, and notifies the call that loses the party.
+    private func claim(
+        _ claim: CallPartyClaim, _ party: inout CallPartyEntity, _ scope: inout EntityScope
+    ) throws(ApusError) -> PartyStateMachine.Answer {
+        var machine = try PartyStateMachine(restoring: party.state, configuration)
+        let answer = try machine.claim(claim, at: scope.wallMilliseconds)
+        party.state = machine.state
+        if case .grantedInsteadOf(let other) = answer { try self.answer(.refused, to: other, &scope) }
+        if let next = machine.nextMs, !scope.reminders.contains(where: { $0.due <= next }) {
+            try scope.remind(Self.reminder, at: next)
+        }
+        // Renewals arrive during a call, so the death of a node is noticed without a message about it.
+        try remove(&party, &scope) { !isAlive($0.node, $0.incarnation) }
+        return answer
     }
 
     private func forward(

@@ -80,6 +80,10 @@ struct CallModel {
             if !holds.contains(where: { $0.party == target.party }) { holds.append((target.party, .asked)) }
         }
         machineAt = start.answering.flatMap { $0.afterMs > 0 ? now + $0.afterMs : nil } ?? .max
+        for claim in start.claims {
+            let refusal: CallClusterEvent = claim.crossed ? .partyCrossed(claim.party) : .partyRefused(claim.party)
+            apply(claim.granted ? .partyClaimed(claim.party) : refusal)
+        }
     }
 
     // MARK: Inputs

@@ -35,5 +35,7 @@ enum CallMutant: String, Sendable, CaseIterable {
     case speaksOn = "records a message while its caller is on another call"
     case dropsMessage = "does not store a message"
     case neverFull = "records a message for ever"
+    case trustsClaims = "takes every claim that was made before it was placed for granted"
+    case forgetsClaims = "forgets who has refused before it was placed, and rings"
     case tokenForLoser = "gives a call token to a leg that lost"
 }

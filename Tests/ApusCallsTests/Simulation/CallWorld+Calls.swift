@@ -5,15 +5,20 @@ import SwiftProtobuf
 
 /// The owners of the calls.
 extension CallWorld {
-    mutating func start(_ call: Int, _ client: Int) {
+    mutating func start(_ call: Int, _ client: Int, _ claims: [CallClaimAnswer] = []) {
         guard !calls[call].isDown else { return }
+        if !claims.isEmpty { calls[call].claimsAhead = [] }
         var actions: [CallAction] = []
         let at = now + calls[call].skew
+        var start = starts[call]
+        start.claims = altered(claims)
         let result = Self.result { () throws(ApusError) in
-            try calls[call].machine.start(starts[call], at: at, &actions)
+            try calls[call].machine.start(start, at: at, &actions)
         }
         if case .success = result { alter(call) }
-        let input = CallInput(content: .start(starts[call]), at: at)
+        if actions.contains(where: { if case .ring = $0 { true } else { false } }) { counts.claimedAhead += 1 }
+        start.claims = claims
+        let input = CallInput(content: .start(start), at: at)
         hold(
             actions.map { .action($0) } + [.started(client: client, result)], (try? result.get()) == nil ? nil : input,
             call)
@@ -134,7 +139,7 @@ extension CallWorld {
         case .reply(let client, let event, let result):
             send(.reply(call: call, client: client, event: event, result))
         case .started(let client, let result): send(.started(call: call, client: client, result))
-        case .answer: break
+        case .answer, .claimedAhead: break
         case .action(let action): emit(action, call)
         }
     }
@@ -340,7 +345,12 @@ extension CallWorld {
                 violate("call \(index) has a winner that the model does not have")
             }
         }
-        for party in parties where party.machine.isOnCalling(at: now) { violate("a party is on a call for ever") }
+        for party in parties where party.machine.isOnCalling(at: now) {
+            // A claim of which no call knows expires.
+            let claim = party.machine.state.claim
+            let isExpiring = calls.contains { $0.id.rawValue == claim.call && $0.claimsAhead.contains(claim.untilMs) }
+            if !isExpiring { violate("a party is on a call for ever") }
+        }
         for client in clients.indices { checkClient(client) }
         checkCrossing()
     }

@@ -187,6 +187,8 @@ extension CallWorld {
         clients[client].parts[call].waiting.removeAll { $0 == event }
         switch result {
         case .success(let view):
+            // Its edge reports sessions. A client learns nothing from the answer.
+            guard event != .sessionStarted, event != .sessionEnded else { return }
             see(view, call, client)
             let isOwn = event == .hungUp || event == .cancelled || event == .rejected
             if isOwn, view.end == nil, clients[client].parts[call].ends.isEmpty {

@@ -129,6 +129,17 @@ extension CallWorld {
         }
     }
 
+    /// What a call makes of the claims that were made before it was placed.
+    func altered(_ claims: [CallClaimAnswer]) -> [CallClaimAnswer] {
+        guard mutant == .trustsClaims || mutant == .forgetsClaims else { return claims }
+        return claims.enumerated().map { index, claim in
+            var claim = claim
+            // The caller's claim is the first.
+            if mutant == .trustsClaims || index > 0 { claim.granted = true }
+            return claim
+        }
+    }
+
     func altered(_ view: CallView, _ call: Int) -> CallView {
         guard mutant == .acceptsAfterEnd, view.end != nil, calls[call].machine.state.phase == .ended else {
             return view

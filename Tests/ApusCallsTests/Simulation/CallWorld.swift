@@ -14,6 +14,7 @@ struct CallWorld {
         case reply(client: Int, event: CallEvent, Result<CallView, ApusError>)
         case started(client: Int, Result<CallView, ApusError>)
         case answer(call: Int, CallClusterEvent)
+        case claimedAhead(call: Int, client: Int, [CallClaimAnswer])
     }
 
     struct Held {
@@ -53,6 +54,8 @@ struct CallWorld {
         /// Since when the caller of a message is on another call.
         var takenAt: Int64?
         var isMade = false
+        /// The ends of claims that were granted before the call was placed, and of which it does not know.
+        var claimsAhead: Set<Int64> = []
     }
 
     struct PartyEntity {
@@ -66,6 +69,8 @@ struct CallWorld {
 
     enum Letter {
         case start(call: Int, client: Int)
+        case claimAhead(call: Int, client: Int, [CallClaimAnswer])
+        case claimedAhead(call: Int, client: Int, [CallClaimAnswer])
         case request(call: Int, client: Int, event: CallEvent, session: UInt64)
         case outsider(call: Int, event: CallEvent)
         case reply(call: Int, client: Int, event: CallEvent, Result<CallView, ApusError>)
@@ -94,6 +99,8 @@ struct CallWorld {
     var random: SeededRandom
     /// For what answering machines do.
     var machineRandom: SeededRandom
+    /// For claims that are made before a call is placed.
+    var claimRandom: SeededRandom
     var now: Int64 = 1_000_000
     var configuration = CallConfiguration()
     var calls: [CallEntity] = []
@@ -127,6 +134,8 @@ struct CallWorld {
         var joined = 0
         var lost = 0
         var messages = 0
+        /// Calls that rang with their first change.
+        var claimedAhead = 0
         var legsMax = 0
         var byteCountMax = 0
     }
@@ -135,6 +144,7 @@ struct CallWorld {
         (self.seed, self.mutant) = (seed, mutant)
         random = SeededRandom(seed: seed)
         machineRandom = SeededRandom(seed: ~seed)
+        claimRandom = SeededRandom(seed: seed &* 3 &+ 1)
         loss = [0, 0.05, 0.3][Int(random.next() % 3)]
         doubling = [0, 0.2][Int(random.next() % 2)]
         delayMax = [5, 50, 2000][Int(random.next() % 3)]
@@ -194,7 +204,9 @@ struct CallWorld {
 
     private mutating func take(_ letter: Letter) {
         switch letter {
-        case .start(let call, let client): start(call, client)
+        case .start(let call, let client): order(call, client)
+        case .claimAhead(let call, let client, let answers): claimAhead(call, client, answers)
+        case .claimedAhead(let call, let client, let answers): claimNext(call, client, answers)
         case .request(let call, let client, let event, let session):
             var sender = clients[client].sender
             sender.session = session
@@ -230,29 +242,35 @@ struct CallWorld {
     // MARK: Parties
 
     private mutating func take(_ claim: CallPartyClaim, of call: Int, _ party: Int) {
-        guard !parties[party].isDown else { return }
+        guard !parties[party].isDown, let (answer, outputs) = decide(claim, party) else { return }
+        let event: CallClusterEvent =
+            switch answer {
+            case .granted, .grantedInsteadOf: .partyClaimed(parties[party].party)
+            case .refused: .partyRefused(parties[party].party)
+            case .crossed: .partyCrossed(parties[party].party)
+            }
+        hold([.answer(call: call, event)] + outputs, party)
+    }
+
+    /// - Returns: the answer, and what the call receives that loses the party.
+    mutating func decide(_ claim: CallPartyClaim, _ party: Int) -> (PartyStateMachine.Answer, [Output])? {
         var changed = claim
         if mutant == .grantsBusyParties, parties[party].machine.state.claim.call != claim.call {
             parties[party].machine.release(CallID(unchecked: parties[party].machine.state.claim.call), at: now)
         }
         if mutant == .refusesBoth { changed.clearPeer() }
         let holder = parties[party].machine.state.claim.call
-        guard let answer = try? parties[party].machine.claim(changed, at: now) else { return }
-        var outputs: [Output] = []
+        guard let answer = try? parties[party].machine.claim(changed, at: now) else { return nil }
         switch answer {
-        case .granted: outputs = [.answer(call: call, .partyClaimed(parties[party].party))]
+        case .granted, .crossed: return (answer, [])
         case .grantedInsteadOf:
             counts.glare += 1
-            outputs = [.answer(call: call, .partyClaimed(parties[party].party))]
-            if let other = calls.firstIndex(where: { $0.id.rawValue == holder }) {
-                outputs.append(.answer(call: other, .partyRefused(parties[party].party)))
-            }
+            let other = calls.firstIndex { $0.id.rawValue == holder }
+            return (answer, other.map { [.answer(call: $0, .partyRefused(parties[party].party))] } ?? [])
         case .refused:
             counts.busy += 1
-            outputs = [.answer(call: call, .partyRefused(parties[party].party))]
-        case .crossed: outputs = [.answer(call: call, .partyCrossed(parties[party].party))]
+            return (answer, [])
         }
-        hold(outputs, party)
     }
 
     private mutating func release(_ call: Int, _ party: Int) {
@@ -261,7 +279,7 @@ struct CallWorld {
         hold([.answer(call: call, .partyReleased(parties[party].party))], party)
     }
 
-    private mutating func hold(_ outputs: [Output], _ party: Int) {
+    mutating func hold(_ outputs: [Output], _ party: Int) {
         let state: Data = (try? parties[party].machine.state.serializedBytes()) ?? Data()
         parties[party].held.append(Held(state: state, call: nil, inputs: [], outputs: outputs))
         later(number(1...4), .confirmParty(party, incarnation: parties[party].incarnation))
@@ -278,7 +296,14 @@ struct CallWorld {
     private mutating func confirmParty(_ party: Int) {
         let held = parties[party].held.removeFirst()
         parties[party].confirmed = held.state
-        for case .answer(let call, let event) in held.outputs { send(.answer(call: call, event), isInside: true) }
+        for output in held.outputs {
+            switch output {
+            case .answer(let call, let event): send(.answer(call: call, event), isInside: true)
+            case .claimedAhead(let call, let client, let answers):
+                send(.claimedAhead(call: call, client: client, answers), isInside: true)
+            case .action, .reply, .started: break
+            }
+        }
     }
 
     private mutating func killParty(_ party: Int) {

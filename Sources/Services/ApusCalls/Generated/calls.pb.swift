@@ -1143,48 +1143,71 @@ package nonisolated struct CallCallee: Sendable {
 }
 
 /// 0x0141, to a call: begin
-package nonisolated struct CallPlace: Sendable {
+package nonisolated struct CallPlace: @unchecked Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  package var type: CallType = .unspecified
+  package var type: CallType {
+    get {_storage._type}
+    set {_uniqueStorage()._type = newValue}
+  }
 
   package var caller: CallParty {
-    get {_caller ?? CallParty()}
-    set {_caller = newValue}
+    get {_storage._caller ?? CallParty()}
+    set {_uniqueStorage()._caller = newValue}
   }
   /// Returns true if `caller` has been explicitly set.
-  package var hasCaller: Bool {self._caller != nil}
+  package var hasCaller: Bool {_storage._caller != nil}
   /// Clears the value of `caller`. Subsequent reads from it will return its default value.
-  package mutating func clearCaller() {self._caller = nil}
+  package mutating func clearCaller() {_uniqueStorage()._caller = nil}
 
-  package var endpoint: String = String()
+  package var endpoint: String {
+    get {_storage._endpoint}
+    set {_uniqueStorage()._endpoint = newValue}
+  }
 
-  package var session: UInt64 = 0
+  package var session: UInt64 {
+    get {_storage._session}
+    set {_uniqueStorage()._session = newValue}
+  }
 
-  package var callees: [CallCallee] = []
+  package var callees: [CallCallee] {
+    get {_storage._callees}
+    set {_uniqueStorage()._callees = newValue}
+  }
 
   /// 0: the default.
-  package var timeoutMs: Int64 = 0
+  package var timeoutMs: Int64 {
+    get {_storage._timeoutMs}
+    set {_uniqueStorage()._timeoutMs = newValue}
+  }
 
-  package var extra: Data = Data()
+  package var extra: Data {
+    get {_storage._extra}
+    set {_uniqueStorage()._extra = newValue}
+  }
 
   package var answering: CallAnswering {
-    get {_answering ?? CallAnswering()}
-    set {_answering = newValue}
+    get {_storage._answering ?? CallAnswering()}
+    set {_uniqueStorage()._answering = newValue}
   }
   /// Returns true if `answering` has been explicitly set.
-  package var hasAnswering: Bool {self._answering != nil}
+  package var hasAnswering: Bool {_storage._answering != nil}
   /// Clears the value of `answering`. Subsequent reads from it will return its default value.
-  package mutating func clearAnswering() {self._answering = nil}
+  package mutating func clearAnswering() {_uniqueStorage()._answering = nil}
+
+  /// Of claims that were made before the call was placed, the caller's first. The call makes all others itself.
+  package var claims: [CallClaimAnswer] {
+    get {_storage._claims}
+    set {_uniqueStorage()._claims = newValue}
+  }
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
 
-  fileprivate var _caller: CallParty? = nil
-  fileprivate var _answering: CallAnswering? = nil
+  fileprivate var _storage = _StorageClass.defaultInstance
 }
 
 /// What a leg sees
@@ -1441,6 +1464,57 @@ package nonisolated struct CallForwarded: Sendable {
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
+}
+
+/// 0x014b, to a party: a call that is about to be placed claims it
+package nonisolated struct CallClaimAhead: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var claim: CallPartyClaim {
+    get {_claim ?? CallPartyClaim()}
+    set {_claim = newValue}
+  }
+  /// Returns true if `claim` has been explicitly set.
+  package var hasClaim: Bool {self._claim != nil}
+  /// Clears the value of `claim`. Subsequent reads from it will return its default value.
+  package mutating func clearClaim() {self._claim = nil}
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+
+  fileprivate var _claim: CallPartyClaim? = nil
+}
+
+package nonisolated struct CallClaimAnswer: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var party: CallParty {
+    get {_party ?? CallParty()}
+    set {_party = newValue}
+  }
+  /// Returns true if `party` has been explicitly set.
+  package var hasParty: Bool {self._party != nil}
+  /// Clears the value of `party`. Subsequent reads from it will return its default value.
+  package mutating func clearParty() {self._party = nil}
+
+  package var granted: Bool = false
+
+  /// Of a party that refuses: it calls this call's caller, and that call continues instead.
+  package var crossed: Bool = false
+
+  /// The call had the party already.
+  package var renewed: Bool = false
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+
+  fileprivate var _party: CallParty? = nil
 }
 
 /// 0x0149, to a party: the endpoints that take calls
@@ -2779,68 +2853,125 @@ nonisolated extension CallCallee: SwiftProtobuf.Message, SwiftProtobuf._MessageI
 
 nonisolated extension CallPlace: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Place"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}type\0\u{1}caller\0\u{1}endpoint\0\u{1}session\0\u{1}callees\0\u{3}timeout_ms\0\u{1}extra\0\u{1}answering\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}type\0\u{1}caller\0\u{1}endpoint\0\u{1}session\0\u{1}callees\0\u{3}timeout_ms\0\u{1}extra\0\u{1}answering\0\u{1}claims\0")
+
+  fileprivate class _StorageClass {
+    var _type: CallType = .unspecified
+    var _caller: CallParty? = nil
+    var _endpoint: String = String()
+    var _session: UInt64 = 0
+    var _callees: [CallCallee] = []
+    var _timeoutMs: Int64 = 0
+    var _extra: Data = Data()
+    var _answering: CallAnswering? = nil
+    var _claims: [CallClaimAnswer] = []
+
+      // This property is used as the initial default value for new instances of the type.
+      // The type itself is protecting the reference to its storage via CoW semantics.
+      // This will force a copy to be made of this reference when the first mutation occurs;
+      // hence, it is safe to mark this as `nonisolated(unsafe)`.
+      static nonisolated(unsafe) let defaultInstance = _StorageClass()
+
+    private init() {}
+
+    init(copying source: _StorageClass) {
+      _type = source._type
+      _caller = source._caller
+      _endpoint = source._endpoint
+      _session = source._session
+      _callees = source._callees
+      _timeoutMs = source._timeoutMs
+      _extra = source._extra
+      _answering = source._answering
+      _claims = source._claims
+    }
+  }
+
+  fileprivate mutating func _uniqueStorage() -> _StorageClass {
+    if !isKnownUniquelyReferenced(&_storage) {
+      _storage = _StorageClass(copying: _storage)
+    }
+    return _storage
+  }
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
-    while let fieldNumber = try decoder.nextFieldNumber() {
-      // The use of inline closures is to circumvent an issue where the compiler
-      // allocates stack space for every case branch when no optimizations are
-      // enabled. https://github.com/apple/swift-protobuf/issues/1034
-      switch fieldNumber {
-      case 1: try { try decoder.decodeSingularEnumField(value: &self.type) }()
-      case 2: try { try decoder.decodeSingularMessageField(value: &self._caller) }()
-      case 3: try { try decoder.decodeSingularStringField(value: &self.endpoint) }()
-      case 4: try { try decoder.decodeSingularUInt64Field(value: &self.session) }()
-      case 5: try { try decoder.decodeRepeatedMessageField(value: &self.callees) }()
-      case 6: try { try decoder.decodeSingularInt64Field(value: &self.timeoutMs) }()
-      case 7: try { try decoder.decodeSingularBytesField(value: &self.extra) }()
-      case 8: try { try decoder.decodeSingularMessageField(value: &self._answering) }()
-      default: break
+    _ = _uniqueStorage()
+    try withExtendedLifetime(_storage) { (_storage: _StorageClass) in
+      while let fieldNumber = try decoder.nextFieldNumber() {
+        // The use of inline closures is to circumvent an issue where the compiler
+        // allocates stack space for every case branch when no optimizations are
+        // enabled. https://github.com/apple/swift-protobuf/issues/1034
+        switch fieldNumber {
+        case 1: try { try decoder.decodeSingularEnumField(value: &_storage._type) }()
+        case 2: try { try decoder.decodeSingularMessageField(value: &_storage._caller) }()
+        case 3: try { try decoder.decodeSingularStringField(value: &_storage._endpoint) }()
+        case 4: try { try decoder.decodeSingularUInt64Field(value: &_storage._session) }()
+        case 5: try { try decoder.decodeRepeatedMessageField(value: &_storage._callees) }()
+        case 6: try { try decoder.decodeSingularInt64Field(value: &_storage._timeoutMs) }()
+        case 7: try { try decoder.decodeSingularBytesField(value: &_storage._extra) }()
+        case 8: try { try decoder.decodeSingularMessageField(value: &_storage._answering) }()
+        case 9: try { try decoder.decodeRepeatedMessageField(value: &_storage._claims) }()
+        default: break
+        }
       }
     }
   }
 
   package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
-    // The use of inline closures is to circumvent an issue where the compiler
-    // allocates stack space for every if/case branch local when no optimizations
-    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
-    // https://github.com/apple/swift-protobuf/issues/1182
-    if self.type != .unspecified {
-      try visitor.visitSingularEnumField(value: self.type, fieldNumber: 1)
+    try withExtendedLifetime(_storage) { (_storage: _StorageClass) in
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every if/case branch local when no optimizations
+      // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+      // https://github.com/apple/swift-protobuf/issues/1182
+      if _storage._type != .unspecified {
+        try visitor.visitSingularEnumField(value: _storage._type, fieldNumber: 1)
+      }
+      try { if let v = _storage._caller {
+        try visitor.visitSingularMessageField(value: v, fieldNumber: 2)
+      } }()
+      if !_storage._endpoint.isEmpty {
+        try visitor.visitSingularStringField(value: _storage._endpoint, fieldNumber: 3)
+      }
+      if _storage._session != 0 {
+        try visitor.visitSingularUInt64Field(value: _storage._session, fieldNumber: 4)
+      }
+      if !_storage._callees.isEmpty {
+        try visitor.visitRepeatedMessageField(value: _storage._callees, fieldNumber: 5)
+      }
+      if _storage._timeoutMs != 0 {
+        try visitor.visitSingularInt64Field(value: _storage._timeoutMs, fieldNumber: 6)
+      }
+      if !_storage._extra.isEmpty {
+        try visitor.visitSingularBytesField(value: _storage._extra, fieldNumber: 7)
+      }
+      try { if let v = _storage._answering {
+        try visitor.visitSingularMessageField(value: v, fieldNumber: 8)
+      } }()
+      if !_storage._claims.isEmpty {
+        try visitor.visitRepeatedMessageField(value: _storage._claims, fieldNumber: 9)
+      }
     }
-    try { if let v = self._caller {
-      try visitor.visitSingularMessageField(value: v, fieldNumber: 2)
-    } }()
-    if !self.endpoint.isEmpty {
-      try visitor.visitSingularStringField(value: self.endpoint, fieldNumber: 3)
-    }
-    if self.session != 0 {
-      try visitor.visitSingularUInt64Field(value: self.session, fieldNumber: 4)
-    }
-    if !self.callees.isEmpty {
-      try visitor.visitRepeatedMessageField(value: self.callees, fieldNumber: 5)
-    }
-    if self.timeoutMs != 0 {
-      try visitor.visitSingularInt64Field(value: self.timeoutMs, fieldNumber: 6)
-    }
-    if !self.extra.isEmpty {
-      try visitor.visitSingularBytesField(value: self.extra, fieldNumber: 7)
-    }
-    try { if let v = self._answering {
-      try visitor.visitSingularMessageField(value: v, fieldNumber: 8)
-    } }()
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: CallPlace, rhs: CallPlace) -> Bool {
-    if lhs.type != rhs.type {return false}
-    if lhs._caller != rhs._caller {return false}
-    if lhs.endpoint != rhs.endpoint {return false}
-    if lhs.session != rhs.session {return false}
-    if lhs.callees != rhs.callees {return false}
-    if lhs.timeoutMs != rhs.timeoutMs {return false}
-    if lhs.extra != rhs.extra {return false}
-    if lhs._answering != rhs._answering {return false}
+    if lhs._storage !== rhs._storage {
+      let storagesAreEqual: Bool = withExtendedLifetime((lhs._storage, rhs._storage)) { (_args: (_StorageClass, _StorageClass)) in
+        let _storage = _args.0
+        let rhs_storage = _args.1
+        if _storage._type != rhs_storage._type {return false}
+        if _storage._caller != rhs_storage._caller {return false}
+        if _storage._endpoint != rhs_storage._endpoint {return false}
+        if _storage._session != rhs_storage._session {return false}
+        if _storage._callees != rhs_storage._callees {return false}
+        if _storage._timeoutMs != rhs_storage._timeoutMs {return false}
+        if _storage._extra != rhs_storage._extra {return false}
+        if _storage._answering != rhs_storage._answering {return false}
+        if _storage._claims != rhs_storage._claims {return false}
+        return true
+      }
+      if !storagesAreEqual {return false}
+    }
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -3310,6 +3441,89 @@ nonisolated extension CallForwarded: SwiftProtobuf.Message, SwiftProtobuf._Messa
   }
 
   package static func ==(lhs: CallForwarded, rhs: CallForwarded) -> Bool {
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension CallClaimAhead: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".ClaimAhead"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}claim\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularMessageField(value: &self._claim) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
+    try { if let v = self._claim {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 1)
+    } }()
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CallClaimAhead, rhs: CallClaimAhead) -> Bool {
+    if lhs._claim != rhs._claim {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension CallClaimAnswer: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".ClaimAnswer"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}party\0\u{1}granted\0\u{1}crossed\0\u{1}renewed\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularMessageField(value: &self._party) }()
+      case 2: try { try decoder.decodeSingularBoolField(value: &self.granted) }()
+      case 3: try { try decoder.decodeSingularBoolField(value: &self.crossed) }()
+      case 4: try { try decoder.decodeSingularBoolField(value: &self.renewed) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
+    try { if let v = self._party {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 1)
+    } }()
+    if self.granted != false {
+      try visitor.visitSingularBoolField(value: self.granted, fieldNumber: 2)
+    }
+    if self.crossed != false {
+      try visitor.visitSingularBoolField(value: self.crossed, fieldNumber: 3)
+    }
+    if self.renewed != false {
+      try visitor.visitSingularBoolField(value: self.renewed, fieldNumber: 4)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: CallClaimAnswer, rhs: CallClaimAnswer) -> Bool {
+    if lhs._party != rhs._party {return false}
+    if lhs.granted != rhs.granted {return false}
+    if lhs.crossed != rhs.crossed {return false}
+    if lhs.renewed != rhs.renewed {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

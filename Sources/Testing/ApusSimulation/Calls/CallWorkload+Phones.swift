@@ -166,7 +166,9 @@ extension CallWorkload {
             }
         }
         let entity = EntityAddress(kind: .calls, key: id.rawValue, shard: address.shard)
-        let call = add(SimulatedPhoneCall(id: id, address: entity, place: place, isProbe: isProbe))
+        let call = add(
+            SimulatedPhoneCall(
+                id: id, address: entity, place: place, isProbe: isProbe, isClaimedAhead: simulation.chance(0.5)))
         phone.parts[call] = SimulatedPhone.Part(isCaller: true, changedMs: wallMilliseconds)
         tell("\(phone.endpoint) calls \(called.map(\.id)) in shard \(address.shard), call \(call)")
         start(call, phone)
@@ -178,7 +180,37 @@ extension CallWorkload {
         guard let node = phone.node, phone.isListening else {
             return later(after: simulation.span(50...200)) { self.start(call, phone) }
         }
-        ask(calls[call].place, calls[call].address, at: node) { answer in
+        guard calls[call].isClaimedAhead else { return place(call, phone, node, []) }
+        claimAhead(call, phone, node, [])
+    }
+
+    /// Claims the next party, as the node of the call's owner does, and places the call when all have answered.
+    private func claimAhead(
+        _ call: Int, _ phone: SimulatedPhone, _ node: EntityNode, _ answers: [CallClaimAnswer]
+    ) {
+        let place = calls[call].place
+        var inOrder = [place.caller]
+        for callee in place.callees where !inOrder.contains(callee.party) { inOrder.append(callee.party) }
+        guard answers.count < inOrder.count, answers.first?.granted ?? true else {
+            return self.place(call, phone, node, answers)
+        }
+        let claim = CallPartyClaim.with {
+            ($0.call, $0.isCaller) = (calls[call].id.rawValue, answers.isEmpty)
+            $0.untilMs = wallMilliseconds + Int64(configuration.claimTime.milliseconds) / 2
+            if inOrder.count == 2 { $0.peer = inOrder[1 - answers.count] }
+        }
+        ask(CallClaimAhead.with { $0.claim = claim }, inOrder[answers.count].address, at: node) { answer in
+            // Its node has died, which ends the request.
+            guard phone.node === node else { return self.start(call, phone) }
+            guard case .reply(let claimed) = answer else { return self.place(call, phone, node, answers) }
+            self.claimAhead(call, phone, node, answers + [claimed])
+        }
+    }
+
+    private func place(_ call: Int, _ phone: SimulatedPhone, _ node: EntityNode, _ claims: [CallClaimAnswer]) {
+        var place = calls[call].place
+        place.claims = claims
+        ask(place, calls[call].address, at: node) { answer in
             switch answer {
             case .reply(let view):
                 let isFirst = !self.calls[call].isAcknowledged

@@ -65,6 +65,8 @@ struct SimulatedPhoneCall {
     let place: CallPlace
     /// After the faults: calls a party that must be free.
     let isProbe: Bool
+    /// The parties are claimed before the call is placed.
+    let isClaimedAhead: Bool
     /// The caller has an answer.
     var isAcknowledged = false
     var seen = Seen()
