@@ -209,6 +209,9 @@ final class PropertyLoad: Sendable {
         let written = outcomes.filter { !$0.isAlarm && $0.error == nil }
         let raised = outcomes.filter { $0.isAlarm && $0.error == nil }
         let times = outcomes.map(\.milliseconds)
+        for (text, count) in Dictionary(grouping: outcomes.compactMap(\.error), by: \.description) {
+            BenchScope.say("\(count.count) failed: \(text)")
+        }
         return [
             ("writes", "writes", Double(outcomes.count { !$0.isAlarm })),
             ("alarms", "alarms", Double(outcomes.count(where: \.isAlarm))),
@@ -231,6 +234,9 @@ extension PropertyLoad.Received {
         if event.missed { missed += 1 }
         if event.message.version <= version { unordered += 1 }
         version = max(version, event.message.version)
-        if let number = Int(event.message.json) { counts[number, default: 0] += 1 }
+        // The leaf, such as {"val":7}.
+        let leaf = try? JSONSerialization.jsonObject(with: Data(event.message.json.utf8), options: .fragmentsAllowed)
+        let value = (leaf as? [String: Any])?["val"] ?? leaf
+        if let number = value as? Int { counts[number, default: 0] += 1 }
     }
 }
