@@ -54,7 +54,7 @@ extension ClusterService {
         while true {
             do throws(ApusError) {
                 return try await readMap()
-            } catch where error.code != .cancelled {
+            } catch  where error.code != .cancelled {
                 logger.debug("The ownership store failed", metadata: Logger.facts(of: error))
             }
             try await sleep(configuration.joinRetryInterval)
@@ -65,7 +65,7 @@ extension ClusterService {
         while true {
             do throws(ApusError) {
                 return try await store.leaseHolders()
-            } catch where error.code != .cancelled {
+            } catch  where error.code != .cancelled {
                 logger.debug("The leases in the ownership store cannot be read", metadata: Logger.facts(of: error))
             }
             try await sleep(configuration.joinRetryInterval)
@@ -99,7 +99,8 @@ extension ClusterService {
                 ? "this node cannot reach the other nodes (\(list)); check the network and firewalls between them"
                 : "other nodes refuse this node's certificate (\(list)): it has expired, is revoked, or is from "
                     + "another authority; install a new one and restart"
-            if case .unreachable = earlier {} else {
+            if case .unreachable = earlier {
+            } else {
                 logger.warning(
                     "This node waits to join: the others declared it dead, and none of them accepts a link",
                     metadata: [LogKey.peer: "\(list)", LogKey.reason: "\(advice)"])
