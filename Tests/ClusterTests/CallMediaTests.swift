@@ -87,6 +87,8 @@ struct CallMediaTests {
         #expect(lateEnds.publisher?.code == .callUnknown && lateEnds.player?.code == .callUnknown)
     }
 
+    /// The frames have 40 Mb/s in each direction. Beside other jobs, viewers lag by more than `channels.lag_bytes_max`
+    /// and are moved forward, so this test runs alone.
     @Test("Both directions go on without a lost frame when any node is killed")
     func kills() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 32_500)
@@ -105,7 +107,10 @@ struct CallMediaTests {
         try await sending
         try await sendingBack
         try await eventually { () throws(ApusError) in
-            guard appSide.received.count >= 900, bellSide.received.count >= 900 else { throw ApusError(.noRoute) }
+            let (app, bell) = (appSide.received.count, bellSide.received.count)
+            guard app >= 900, bell >= 900 else {
+                throw ApusError(.deadlineExceeded, "of 900 frames, the app has \(app) and the bell \(bell)")
+            }
         }
         #expect(appSide.received.lostCount == 0 && bellSide.received.lostCount == 0)
         #expect(appSide.received.count == 900 && bellSide.received.count == 900)

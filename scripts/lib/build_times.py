@@ -31,6 +31,9 @@ class Sampler(threading.Thread):
         super().__init__(daemon=True)
         self.folder = folder
         self.seconds: dict[tuple[str, str], float] = {}
+        # When each was first and last seen, in seconds since the start.
+        self.seen: dict[tuple[str, str], list[float]] = {}
+        self.began = time.monotonic()
         self.names: dict[tuple[str, str], tuple[str, str] | None] = {}
         self.ended = threading.Event()
 
@@ -50,6 +53,8 @@ class Sampler(threading.Thread):
             self.names[key] = self.name(pid)
         if self.names[key]:
             self.seconds[key] = (int(fields[11]) + int(fields[12])) / TICKS
+            now = round(time.monotonic() - self.began, 1)
+            self.seen.setdefault(key, [now, now])[1] = now
 
     def name(self, pid: str) -> tuple[str, str] | None:
         """The package and the target that a process works on."""
@@ -83,7 +88,17 @@ def table(sampler: Sampler, cpu_seconds: float, wall_seconds: float) -> dict:
         "cpu_seconds": round(cpu_seconds, 1),
         "packages": rows({(name,): row for name, row in packages.items()}, ["package"]),
         "targets": rows(targets, ["package", "target"]),
+        "timeline": timeline(sampler),
     }
+
+
+def timeline(sampler: Sampler) -> list[dict]:
+    """When each process that took a second or more was first and last seen, in seconds since the start."""
+    listed = [
+        {"first": sampler.seen[key][0], "last": sampler.seen[key][1], "target": sampler.names[key][1], "seconds": seconds}
+        for key, seconds in sampler.seconds.items() if seconds >= 1
+    ]
+    return sorted(listed, key=lambda row: row["first"])
 
 
 def rows(found: dict, keys: list[str]) -> list[dict]:

@@ -31,8 +31,8 @@ package enum NodeHTTP {
     package static let answerByteCountMax = 16 << 20
     private static let plain = Result { () throws(ApusError) in try client() }
     private static let repetitionPause = Duration.milliseconds(5)
-    /// Errors after which the same request is sent again: nobody answers for the shard, nobody knows the outcome, or
-    /// the store of the records fails.
+    /// Errors after which the same request is sent again: no node answers for the shard, the outcome is unknown, or the
+    /// store of the records fails.
     private static let passingCodes: Set<Int> = [
         10_005, 10_007, 10_008, 10_009, 10_010, 10_012, 10_013, 10_017, 10_021, 21_002,
     ]
@@ -95,7 +95,7 @@ package enum NodeHTTP {
     ///   - key: as ``send(_:_:to:token:key:body:tls:timeout:)``; needed for a request that changes something.
     ///   - attemptTimeout: the time of one attempt.
     ///   - timeout: how long the request is repeated.
-    /// - Returns: the answer; nil if nobody knows whether the request was carried out.
+    /// - Returns: the answer; nil if it is unknown whether the request was carried out.
     package static func sendRepeatedly(
         _ method: String, _ path: String, to nodes: [HostPort], first: Int, token: String, key: String? = nil,
         body: String? = nil, attemptTimeout: Duration, timeout: Duration

@@ -1,6 +1,6 @@
 /// The waits between attempts that fail: the first one, then twice as long each time, up to the longest.
 ///
-/// Who adds a random part multiplies the wait. Pure value.
+/// Pure value. A caller that spreads its attempts multiplies the wait by a random number.
 package struct Backoff: Sendable, Equatable {
     /// How often ``wait(after:first:longest:)`` doubles at most, so that no series of failures overflows.
     private static let doublingsMax = 16

@@ -55,8 +55,7 @@ public struct AccessID: IdentifierString {
 
 /// The session id of a call (CALL-3). Limits as ``ClusterID``.
 ///
-/// Ids are random and made by the cluster. A client that does not take part in a call cannot guess its
-/// id.
+/// It has a random part, so a client that does not take part in a call cannot guess it.
 public struct CallID: IdentifierString {
     public let rawValue: String
     public init(unchecked rawValue: String) { self.rawValue = rawValue }

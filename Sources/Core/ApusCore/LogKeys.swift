@@ -34,6 +34,7 @@ public enum LogKey {
     public static let listener = "apus.listener"
     public static let message = "apus.message"
     public static let leftOut = "apus.left_out"
+    public static let keys = "apus.keys"
     public static let limit = "apus.limit"
     public static let process = "apus.process"
     public static let role = "apus.role"

@@ -40,9 +40,7 @@ package final class Gateway: Service, Sendable {
     /// - Parameter ticketKeys: the cluster's ticket keys. If nil, TLS sessions are not resumed.
     package init(
         configuration: GatewayConfiguration, media: MediaAccess, clients: ClientServices, view: ClusterView,
-        group: any EventLoopGroup,
-        ticketKeys: TLSTicketKeys?, log: Logger,
-        limited: LogLimiter
+        group: any EventLoopGroup, ticketKeys: TLSTicketKeys?, log: Logger, limited: LogLimiter
     ) {
         self.ticketKeys = ticketKeys
         self.configuration = configuration

@@ -54,7 +54,7 @@ package struct NodeServer: Sendable {
         if !configuration.ignoredKeys.isEmpty {
             log.warning(
                 "The configuration has keys of an earlier release, which have no effect; remove them",
-                metadata: ["apus.keys": "\(configuration.ignoredKeys.joined(separator: " "))"])
+                metadata: [LogKey.keys: "\(configuration.ignoredKeys.joined(separator: " "))"])
         }
         let fitted = try configuration.fittingDescriptors(log: log)
         let parts = try await NodeParts(

@@ -3,7 +3,7 @@ package import ApusMedia
 package import NIOCore
 import Synchronization
 
-/// Frames that a ``FrameTap`` has received and nobody has taken yet, in the order of the channel.
+/// Frames that a ``FrameTap`` has received and that were not taken yet, in the order of the channel.
 package struct TappedFrames: Sendable {
     package private(set) var frames: [RelayFrame] = []
     /// The sum of their sizes.
@@ -28,7 +28,7 @@ package struct TappedFrames: Sendable {
 /// link is slow. They are counted then (``TappedFrames/lostCount``).
 ///
 /// Bounded: with ``byteCountMax`` bytes it takes no more. If they are not taken while the channel holds what follows,
-/// the tap loses frames, and nobody else does.
+/// the tap alone loses frames.
 ///
 /// Concurrency model: confined to the event loop, except ``take()`` and ``close()``. A `Mutex` guards the frames.
 package final class FrameTap: FrameSink, FrameReceiver, @unchecked Sendable {  // SAFETY: see the concurrency model.

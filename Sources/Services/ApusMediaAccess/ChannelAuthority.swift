@@ -2,10 +2,11 @@ package import ApusClientAPI
 package import ApusCore
 package import ApusSessions
 
-/// Who decides about the channels of one kind of owner, such as calls. Any service registers one with ``MediaAccess``.
+/// Decides who may publish and play the channels of one kind of owner, such as calls. Any service can register one with
+/// ``MediaAccess``.
 ///
-/// A client that lost its node goes on with a grant while the authority is asked. A failover of media thus does not
-/// wait for the failover of their owner.
+/// A client that has lost its node continues with a grant while the authority is asked. A failover of media therefore
+/// does not wait for the failover of their owner.
 ///
 /// Isolation: may be called from anywhere. `onChange` is called on any thread, and not after ``closed(_:)`` has
 /// returned and the calls in progress have.
@@ -54,6 +55,6 @@ package struct MediaRight: Sendable, Hashable {
 package enum MediaChange: Sendable {
     /// The owner has confirmed what a grant permitted.
     case confirmed(MediaRight)
-    /// The client may not publish and play in it any more.
+    /// The client may no longer publish and play in it.
     case ended(ApusError)
 }

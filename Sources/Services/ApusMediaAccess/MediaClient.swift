@@ -259,8 +259,8 @@ package final class MediaClient: @unchecked Sendable {  // SAFETY: confined to `
         for ask in waiting { publish(ask) }
     }
 
-    /// The grant of a stream that is open, with which the client goes on at another node. In a call it is a new one
-    /// once the call has answered, and until then the one that the client has.
+    /// The grant of an open stream, with which the client continues at another node. In a call, it is the grant that
+    /// the client has presented until the call has answered, and a new one after that.
     package func grant(for channel: ChannelID, isPublished: Bool, earlier: [UInt8]) -> [UInt8] {
         if let device = channel.device {
             return isPublished ? [] : access.sessions.grant(session, toPlay: channel, of: device)

@@ -11,8 +11,8 @@ package enum MediaTarget: Sendable, Hashable {
 /// What a client may publish and play, and what waits until its session is confirmed.
 ///
 /// A resumed session may have been superseded. Until the owner of its identity answers, it continues only the runs that
-/// it already has, so a failover from a dead node needs no request to the owner. Anything new waits. With a grant a
-/// client goes on in a call before the call answers, in the same way.
+/// it already has, so a failover from a dead node needs no request to the owner. Anything new waits. In the same way, a
+/// client with a grant continues in a call before the call answers.
 ///
 /// Bounded: what waits, and what is being asked, each by the limit of streams.
 ///

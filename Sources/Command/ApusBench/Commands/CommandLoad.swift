@@ -26,79 +26,42 @@ final class CommandLoad: Sendable {
         let error: ApusError?
     }
 
-    private struct Device: Sendable {
-        let id: DeviceID
-        let session: ClientSession
-        let commands: DeviceCommands
-    }
-
     /// What devices have carried out: how often each number.
     private final class Ledger: Sendable {
         let counts = Mutex<[Int: Int]>([:])
         func note(_ number: Int) { counts.withLock { $0[number, default: 0] += 1 } }
     }
 
-    private let stage: SignInStage
-    private let devices: [Device]
-    private let apps: [ClientSession]
+    private let sessions: LoadSessions
     private let ledger = Ledger()
     private let tasks: [Task<Void, Never>]
     private let numbers = Atomic<Int>(0)
-    /// A node limits the requests of each account.
-    private static let accountCount = 8
 
     init(_ stage: SignInStage, devices count: Int, apps appCount: Int, journals: String?) async throws {
-        self.stage = stage
-        let nodes = stage.local.mark.nodes.map(\.name)
         if let journals { try FileManager.default.createDirectory(atPath: journals, withIntermediateDirectories: true) }
-        var (devices, apps, tasks) = ([Device](), [ClientSession](), [Task<Void, Never>]())
+        sessions = try await LoadSessions(stage, devices: count, apps: appCount)
         let ledger = ledger
-        for number in 0..<count {
-            let id = DeviceID(unchecked: "device-\(number)")
-            let session = try await stage.session(
-                .device, AccessID(unchecked: id.rawValue), account: Self.account(number), device: id,
-                first: nodes[number % nodes.count])
-            let journal = try journals.map { try CommandJournal(path: "\($0)/\(id)") }
-            let commands = DeviceCommands(session: session, journal: journal, log: ClientSession.loggingDisabled)
+        tasks = try sessions.devices.map { device in
+            let journal = try journals.map { try CommandJournal(path: "\($0)/\(device.id)") }
+            let commands = DeviceCommands(
+                session: device.session, journal: journal, log: ClientSession.loggingDisabled)
             commands.onAction("go") { json throws(ApusError) in
                 ledger.note(Int(json) ?? -1)
                 return #"{"done":true}"#
             }
-            devices.append(Device(id: id, session: session, commands: commands))
-            tasks.append(Task { _ = try? await commands.run() })
+            return Task { _ = try? await commands.run() }
         }
-        for number in 0..<appCount {
-            apps.append(
-                try await stage.session(
-                    .app, AccessID(unchecked: "app-\(number)"), account: Self.account(number), device: nil,
-                    first: nodes[(number / Self.accountCount + number + 1) % nodes.count]))
+        for number in sessions.devices.indices {
+            try await LoadSessions.repeated { () throws(ApusError) in
+                let outcome = await send(number, timeout: .seconds(2))
+                if !outcome.isAnswered { throw outcome.error ?? ApusError(.unavailable) }
+            }
         }
-        (self.devices, self.apps, self.tasks) = (devices, apps, tasks)
-        for number in devices.indices { try await ready(number) }
-    }
-
-    private static func account(_ number: Int) -> AccountID { AccountID(unchecked: "account-\(number % accountCount)") }
-
-    /// An app of the device's account.
-    private func app(_ device: Int, _ number: Int) -> ClientSession {
-        let own = apps.count / Self.accountCount
-        return apps[device % Self.accountCount + Self.accountCount * (number % max(1, own))]
-    }
-
-    private func ready(_ device: Int) async throws {
-        var last = ApusError(.unavailable)
-        for _ in 0..<200 {
-            let outcome = await send(device, timeout: .seconds(2))
-            if outcome.isAnswered { return }
-            last = outcome.error ?? last
-            try await Task.sleep(for: .milliseconds(50))
-        }
-        throw last
     }
 
     func close() {
         for task in tasks { task.cancel() }
-        for session in apps + devices.map(\.session) { session.close() }
+        sessions.close()
     }
 
     private func send(
@@ -108,8 +71,8 @@ final class CommandLoad: Sendable {
         let id = ClientSession.randomCommandID()
         var (isAnswered, failure) = (false, ApusError?.none)
         do throws(ApusError) {
-            let command = try await app(device, number).sendCommand(
-                .action(path: "Action.go.ctlVal", json: "\(number)"), to: devices[device].id, id: id,
+            let command = try await sessions.app(device, number).sendCommand(
+                .action(path: "Action.go.ctlVal", json: "\(number)"), to: sessions.devices[device].id, id: id,
                 keptFor: lifetime, timeout: timeout)
             isAnswered = command.status == .answered
         } catch {
@@ -124,17 +87,17 @@ final class CommandLoad: Sendable {
 
     /// Sends at fixed times. A time counts from when its command was due.
     func steady(rate: Double, seconds: Double) async throws -> BenchCommandsCommand.Part {
-        let before = try busySeconds()
+        let before = try sessions.busySeconds()
         let start = MonotonicTime.now()
         let outcomes = await OpenLoop.run(rate: rate, seconds: seconds) { number, due in
-            await self.send(number % self.devices.count, due: due)
+            await self.send(number % self.sessions.devices.count, due: due)
         }
-        return part(outcomes, seconds: (.now() - start).milliseconds / 1000, cpu: try busySeconds() - before)
+        return part(outcomes, seconds: (.now() - start).milliseconds / 1000, cpu: try sessions.busySeconds() - before)
     }
 
     /// Keeps a number of commands in progress.
     func highest(concurrency: Int, seconds: Double) async throws -> BenchCommandsCommand.Part {
-        let before = try busySeconds()
+        let before = try sessions.busySeconds()
         let start = MonotonicTime.now()
         let end = start + .milliseconds(Int64(seconds * 1000))
         let outcomes = await withTaskGroup(of: [Outcome].self) { group in
@@ -142,7 +105,7 @@ final class CommandLoad: Sendable {
                 group.addTask {
                     var (outcomes, number) = ([Outcome](), worker)
                     while MonotonicTime.now() < end {
-                        outcomes.append(await self.send(number % self.devices.count))
+                        outcomes.append(await self.send(number % self.sessions.devices.count))
                         number += concurrency
                     }
                     return outcomes
@@ -150,13 +113,7 @@ final class CommandLoad: Sendable {
             }
             return await group.reduce(into: [Outcome]()) { $0 += $1 }
         }
-        return part(outcomes, seconds: (.now() - start).milliseconds / 1000, cpu: try busySeconds() - before)
-    }
-
-    private func busySeconds() throws(ApusError) -> Double {
-        var sum = 0.0
-        for node in stage.local.mark.nodes { sum += try stage.busySeconds(of: node.name) }
-        return sum
+        return part(outcomes, seconds: (.now() - start).milliseconds / 1000, cpu: try sessions.busySeconds() - before)
     }
 
     private func part(_ outcomes: [Outcome], seconds: Double, cpu: Double) -> BenchCommandsCommand.Part {
@@ -180,7 +137,7 @@ final class CommandLoad: Sendable {
                     var outcomes: [Outcome] = []
                     for number in stride(from: worker, to: count, by: concurrency) {
                         let outcome = await self.send(
-                            number % self.devices.count, lifetime: isLive ? nil : .seconds(60),
+                            number % self.sessions.devices.count, lifetime: isLive ? nil : .seconds(60),
                             timeout: .seconds(50))
                         outcomes.append(outcome)
                         progress.note()
@@ -209,7 +166,8 @@ final class CommandLoad: Sendable {
         var untruthful = 0
         for outcome in outcomes where !outcome.isAnswered {
             BenchScope.say("a command failed: \(outcome.error.map { "\($0)" } ?? "")")
-            let known = try? await app(outcome.device, 0).command(outcome.id, of: devices[outcome.device].id)
+            let known = try? await sessions.app(outcome.device, 0).command(
+                outcome.id, of: sessions.devices[outcome.device].id)
             let isDone = counts[outcome.number] != nil
             switch known?.status {
             case .expired where isDone, .queued where isDone, .answered where !isDone: untruthful += 1

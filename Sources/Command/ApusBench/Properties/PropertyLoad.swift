@@ -29,14 +29,7 @@ final class PropertyLoad: Sendable {
         var version: UInt64 = 0
     }
 
-    private struct Device: Sendable {
-        let id: DeviceID
-        let session: ClientSession
-    }
-
-    private let stage: SignInStage
-    private let devices: [Device]
-    private let apps: [ClientSession]
+    private let sessions: LoadSessions
     private let tasks: [Task<Void, Never>]
     private let ledger: Ledger
     private let numbers = Atomic<Int>(0)
@@ -64,66 +57,31 @@ final class PropertyLoad: Sendable {
         }
     }
 
-    /// A node limits the requests of each account.
-    private static let accountCount = 8
-
     init(_ stage: SignInStage, devices count: Int, apps appCount: Int) async throws {
-        self.stage = stage
-        let nodes = stage.local.mark.nodes.map(\.name)
-        let ledger = Ledger(count)
-        var (devices, apps, tasks) = ([Device](), [ClientSession](), [Task<Void, Never>]())
-        for number in 0..<count {
-            let id = DeviceID(unchecked: "device-\(number)")
-            devices.append(
-                Device(
-                    id: id,
-                    session: try await stage.session(
-                        .device, AccessID(unchecked: id.rawValue), account: Self.account(number), device: id,
-                        first: nodes[number % nodes.count])))
-        }
-        for number in 0..<appCount {
-            apps.append(
-                try await stage.session(
-                    .app, AccessID(unchecked: "app-\(number)"), account: Self.account(number), device: nil,
-                    first: nodes[(number / Self.accountCount + number + 1) % nodes.count]))
-        }
-        (self.devices, self.apps, self.ledger) = (devices, apps, ledger)
-        turns = devices.map { _ in Turn() }
-        for (number, device) in devices.enumerated() {
-            let app = Self.app(of: apps, number, 0)
-            try await Self.repeated { () throws(ApusError) in
-                try await app.addUserProperty("mark", json: "-1", to: device.id)
+        let (sessions, ledger) = (try await LoadSessions(stage, devices: count, apps: appCount), Ledger(count))
+        (self.sessions, self.ledger) = (sessions, ledger)
+        turns = sessions.devices.map { _ in Turn() }
+        var tasks: [Task<Void, Never>] = []
+        for (number, device) in sessions.devices.enumerated() {
+            try await LoadSessions.repeated { () throws(ApusError) in
+                try await sessions.app(number, 0).addUserProperty("mark", json: "-1", to: device.id)
             }
-            let changes = Self.app(of: apps, number, 1).propertyChanges(of: device.id)
             tasks.append(
-                Task {
-                    do {
-                        for try await event in changes {
-                            ledger.changes.withLock { $0[number].note(event) }
-                        }
-                    } catch {
-                        BenchScope.say("the changes of a device end: \(error)")
-                    }
+                Self.receive(sessions.app(number, 1).propertyChanges(of: device.id)) { event in
+                    ledger.changes.withLock { $0[number].note(event) }
                 })
         }
-        for number in 0..<min(Self.accountCount, appCount) {
-            let events = apps[number].accountEvents(of: Self.account(number))
+        for number in 0..<min(LoadSessions.accountCount, appCount) {
             tasks.append(
-                Task {
-                    do {
-                        for try await event in events {
-                            guard let number = Int(event.message.json) else { continue }
-                            ledger.alarms.withLock { $0[number, default: 0] += 1 }
-                        }
-                    } catch {
-                        BenchScope.say("the events of an account end: \(error)")
-                    }
+                Self.receive(sessions.apps[number].accountEvents(of: LoadSessions.account(number))) { event in
+                    guard let number = Int(event.message.json) else { return }
+                    ledger.alarms.withLock { $0[number, default: 0] += 1 }
                 })
         }
         self.tasks = tasks
         // Every subscription has begun when its subscriber has received something.
-        for number in devices.indices {
-            try await Self.repeated { () throws(ApusError) in
+        for number in sessions.devices.indices {
+            try await LoadSessions.repeated { () throws(ApusError) in
                 if let error = await write(number).error { throw error }
                 if ledger.changes.withLock({ $0[number].counts.isEmpty }) {
                     throw ApusError(.deadlineExceeded, "a subscriber has received nothing")
@@ -133,71 +91,62 @@ final class PropertyLoad: Sendable {
         ledger.changes.withLock { for index in $0.indices { $0[index] = Received() } }
     }
 
-    private static func account(_ number: Int) -> AccountID { AccountID(unchecked: "account-\(number % accountCount)") }
-
-    /// An app of the device's account.
-    private static func app(of apps: [ClientSession], _ device: Int, _ number: Int) -> ClientSession {
-        let own = apps.count / accountCount
-        return apps[device % accountCount + accountCount * (number % max(1, own))]
-    }
-
-    private static func repeated(_ body: () async throws(ApusError) -> Void) async throws {
-        var last = ApusError(.unavailable)
-        for _ in 0..<200 {
-            do throws(ApusError) { return try await body() } catch { last = error }
-            try await Task.sleep(for: .milliseconds(50))
+    private static func receive<Event: Sendable>(
+        _ events: AsyncThrowingStream<Event, any Error>, _ body: @escaping @Sendable (Event) -> Void
+    ) -> Task<Void, Never> {
+        Task {
+            do {
+                for try await event in events { body(event) }
+            } catch {
+                BenchScope.say("a subscription ends: \(error)")
+            }
         }
-        throw last
     }
 
     func close() {
         for task in tasks { task.cancel() }
-        for session in apps + devices.map(\.session) { session.close() }
+        sessions.close()
     }
 
     // MARK: - Work
 
     private func write(_ device: Int, due: MonotonicTime = .now()) async -> Outcome {
         await turns[device].take()
-        let number = numbers.wrappingAdd(1, ordering: .relaxed).newValue
-        var failure: ApusError?
-        do throws(ApusError) {
-            try await Self.app(of: apps, device, 0).writeProperty(
-                of: devices[device].id, path: "ProUser.mark.val", json: "\(number)")
-        } catch {
-            failure = error
+        let outcome = await carryOut(device, due: due, isAlarm: false) { number throws(ApusError) in
+            try await sessions.app(device, 0).writeProperty(
+                of: sessions.devices[device].id, path: "ProUser.mark.val", json: "\(number)")
         }
         await turns[device].leave()
-        return Outcome(
-            device: device, number: number, isAlarm: false, milliseconds: (.now() - due).milliseconds, error: failure)
+        return outcome
     }
 
     private func alarm(_ device: Int, due: MonotonicTime) async -> Outcome {
+        await carryOut(device, due: due, isAlarm: true) { number throws(ApusError) in
+            try await sessions.devices[device].session.reportEvent("alarm", json: "\(number)")
+        }
+    }
+
+    private func carryOut(
+        _ device: Int, due: MonotonicTime, isAlarm: Bool, _ body: (Int) async throws(ApusError) -> Void
+    ) async -> Outcome {
         let number = numbers.wrappingAdd(1, ordering: .relaxed).newValue
         var failure: ApusError?
-        do throws(ApusError) {
-            try await devices[device].session.reportEvent("alarm", json: "\(number)")
-        } catch {
-            failure = error
-        }
+        do throws(ApusError) { try await body(number) } catch { failure = error }
         return Outcome(
-            device: device, number: number, isAlarm: true, milliseconds: (.now() - due).milliseconds, error: failure)
+            device: device, number: number, isAlarm: isAlarm, milliseconds: (.now() - due).milliseconds,
+            error: failure)
     }
 
     /// Writes at fixed times; of this many writes, one is an alarm (0: none).
     func run(rate: Double, seconds: Double, alarmEach: Int) async -> [Outcome] {
         await OpenLoop.run(rate: rate, seconds: seconds) { number, due in
-            let device = number % self.devices.count
+            let device = number % self.sessions.devices.count
             guard alarmEach == 0 || number % alarmEach != 0 else { return await self.alarm(device, due: due) }
             return await self.write(device, due: due)
         }
     }
 
-    func busySeconds() throws(ApusError) -> Double {
-        var sum = 0.0
-        for node in stage.local.mark.nodes { sum += try stage.busySeconds(of: node.name) }
-        return sum
-    }
+    func busySeconds() throws(ApusError) -> Double { try sessions.busySeconds() }
 
     // MARK: - Check
 

@@ -54,7 +54,8 @@ extension ClusterService {
         while true {
             do throws(ApusError) {
                 return try await readMap()
-            } catch  where error.code != .cancelled {
+            } catch {
+                guard error.code != .cancelled else { throw error }
                 logger.debug("The ownership store failed", metadata: Logger.facts(of: error))
             }
             try await sleep(configuration.joinRetryInterval)
@@ -65,7 +66,8 @@ extension ClusterService {
         while true {
             do throws(ApusError) {
                 return try await store.leaseHolders()
-            } catch  where error.code != .cancelled {
+            } catch {
+                guard error.code != .cancelled else { throw error }
                 logger.debug("The leases in the ownership store cannot be read", metadata: Logger.facts(of: error))
             }
             try await sleep(configuration.joinRetryInterval)

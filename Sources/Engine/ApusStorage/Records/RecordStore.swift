@@ -134,6 +134,7 @@ extension RecordStore {
         _ change: () async throws(ApusError) -> (Value, RecordStep?)
     ) async throws(ApusError) -> (value: Value, versions: [UInt64]) {
         for attempt in 0..<attempts {
+            if attempt > 0 { await pause(after: attempt - 1) }
             let (value, step) = try await change()
             guard let step else { return (value, []) }
             do throws(ApusError) {
@@ -141,13 +142,11 @@ extension RecordStore {
             } catch {
                 guard error.code == .versionConflict else { throw error }
             }
-            await pause(after: attempt)
         }
         throw error
     }
 
-    /// Lets others finish who change the same record: with each attempt for longer, at most 64 ms, and for a random
-    /// time.
+    /// Lets others finish that change the same record. The pause is random, and longer after each attempt, up to 64 ms.
     private func pause(after attempt: Int) async {
         try? await Task.sleep(for: .milliseconds(Int.random(in: 1...min(64, 2 << min(attempt, 5)))))
     }
