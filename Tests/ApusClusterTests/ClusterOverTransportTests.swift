@@ -1,6 +1,7 @@
 import ApusCluster
 import ApusCore
 import ApusStorage
+import ApusTestKit
 import ApusTransport
 import ApusWire
 import Foundation
@@ -75,6 +76,17 @@ struct ClusterOverTransportTests {
         try await c.service.waitUntilStable(timeout: .seconds(60))
         let before = c.service.view.map
         #expect(before.ownedCount("c") > ShardID.count / 4)
+
+        // The states of a hand-over, as a node of wire version 1 would send them. None does, and none are taken.
+        let states: [UInt8] = [
+            0x08, 0x11, 0x10, 0x04, 0x1a, 0x13, 0x08, 0x01, 0x12, 0x0a, 0x66, 0x72, 0x6f, 0x6e, 0x74, 0x2d, 0x64, 0x6f,
+            0x6f, 0x72, 0x1a, 0x03, 0x01, 0x02, 0x03, 0x20, 0x01, 0x28, 0x01,
+        ]
+        let refusal = await code {
+            _ = try await a.transport.ask(
+                b.service.identity.name, method: 2, payload: ByteBuffer(bytes: states), timeout: .seconds(5))
+        }
+        #expect(refusal == .methodUnknown)
 
         // The transport alone ends: its links break and its endpoint refuses, while its heartbeats go on.
         let victim = c.service.identity

@@ -110,7 +110,7 @@ struct EntityPair {
     static let probe = EntityAddress(kind: .probe, key: "probe-1")
 }
 
-/// An entity that can be made to wait and that carries state.
+/// An entity that can be made to wait.
 actor SlowEntity {
     struct Facts: Sendable {
         var waiting = 0
@@ -119,12 +119,7 @@ actor SlowEntity {
         var made: [EntityContext] = []
     }
 
-    var number: UInt64
-
-    init(_ context: EntityContext) {
-        var state = context.state ?? ByteBuffer()
-        number = state.readInteger() ?? 0
-    }
+    var number: UInt64 = 0
 
     func set(_ number: UInt64) { self.number = number }
 
@@ -135,11 +130,10 @@ actor SlowEntity {
     ) {
         var options = EntityOptions<SlowEntity>(make: { context in
             facts.value.withLock { $0.made.append(context) }
-            return SlowEntity(context)
+            return SlowEntity()
         })
         options.mailboxCountMax = mailboxCountMax
         options.passivateAfter = passivateAfter
-        options.capture = { ByteBuffer(integer: await $0.number) }
         options.deactivated = { _ in facts.value.withLock { $0.deactivated += 1 } }
         registry.register(.probe, options: options) { handlers in
             handlers.on(ProbeEcho.self) { entity, message async throws(ApusError) in

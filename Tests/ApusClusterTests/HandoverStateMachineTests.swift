@@ -19,13 +19,13 @@ struct HandoverStateMachineTests {
         #expect(machine.movingCount == 64)
     }
 
-    @Test("A shard that caught up is streamed, then handed over, then done")
+    @Test("A shard whose target caught up is held, then handed over, then done")
     func way() throws {
         let map = try map(join("a"), join("b"))
         var machine = Machine(local: node("a"))
         let move = try #require(replicas(in: machine.handle(.mapChanged(map), now: at(0))).first)
-        #expect(machine.handle(.replicaReady(move), now: at(5)) == [.stream(move)])
-        #expect(machine.handle(.streamed(move), now: at(6)) == [.handOver([move])])
+        #expect(machine.handle(.replicaReady(move), now: at(5)) == [.hold(move)])
+        #expect(machine.handle(.held(move), now: at(6)) == [.handOver([move])])
         let after = try map.after(.handOver([move]))
         #expect(machine.handle(.mapChanged(after), now: at(8)).contains(.completed(move)))
     }
@@ -35,7 +35,7 @@ struct HandoverStateMachineTests {
         _ moves: [ShardMove], _ machine: inout Machine, _ map: inout ClusterMap, at now: Int
     ) throws -> [ShardMove] {
         for move in moves { _ = machine.handle(.replicaReady(move), now: at(now)) }
-        for move in moves { _ = machine.handle(.streamed(move), now: at(now)) }
+        for move in moves { _ = machine.handle(.held(move), now: at(now)) }
         map = try map.after(.handOver(moves))
         return replicas(in: machine.handle(.mapChanged(map), now: at(now)))
     }
@@ -133,7 +133,7 @@ struct HandoverStateMachineTests {
         #expect(machine.handle(.tick, now: at(60)).isEmpty)
         map = try map.after(.setStandby([move]))
         let actions = machine.handle(.mapChanged(map), now: at(70))
-        #expect(actions.contains(.stream(move)) || actions.contains(.completed(move)))
+        #expect(actions.contains(.hold(move)) || actions.contains(.completed(move)))
     }
 
     @Test("A standby that was proposed stays fed until the map or its failure says what happened")
@@ -160,12 +160,12 @@ struct HandoverStateMachineTests {
         let map = try map(join("a"), join("b"))
         var machine = Machine(local: node("a"))
         let move = try #require(replicas(in: machine.handle(.mapChanged(map), now: at(0))).first)
-        #expect(machine.handle(.streamed(move), now: at(1)).isEmpty)
+        #expect(machine.handle(.held(move), now: at(1)).isEmpty)
         _ = machine.handle(.replicaReady(move), now: at(5))
         #expect(machine.handle(.replicaReady(move), now: at(5)).isEmpty)
         var other = move
         other.epoch = 9
-        #expect(machine.handle(.streamed(other), now: at(6)).isEmpty)
+        #expect(machine.handle(.held(other), now: at(6)).isEmpty)
         #expect(machine.handle(.mapChanged(map), now: at(7)).isEmpty)
     }
 
@@ -180,15 +180,15 @@ struct HandoverStateMachineTests {
         #expect(Set(replicas(in: late)).isDisjoint(with: moves))
     }
 
-    @Test("States that are not taken within 250 ms release the shard's entities")
-    func streamTimeout() throws {
+    @Test("Calls that do not end within 250 ms release the shard's entities")
+    func holdTimeout() throws {
         var machine = Machine(local: node("a"))
         let moves = replicas(in: machine.handle(.mapChanged(try map(join("a"), join("b"))), now: at(0)))
         let move = try #require(moves.first)
         _ = machine.handle(.replicaReady(move), now: at(10))
         #expect(machine.handle(.tick, now: at(259)).isEmpty)
         let late = machine.handle(.tick, now: at(260))
-        #expect(late.prefix(2) == [.release(move), .abandoned(move, .streamTimeout)])
+        #expect(late.prefix(2) == [.release(move), .abandoned(move, .holdTimeout)])
     }
 
     @Test("A hand-over that was proposed is held until the map or its failure says what happened")
@@ -197,7 +197,7 @@ struct HandoverStateMachineTests {
         let moves = replicas(in: machine.handle(.mapChanged(try map(join("a"), join("b"))), now: at(0)))
         let move = try #require(moves.first)
         _ = machine.handle(.replicaReady(move), now: at(10))
-        _ = machine.handle(.streamed(move), now: at(20))
+        _ = machine.handle(.held(move), now: at(20))
         let late = machine.handle(.tick, now: at(4000))
         #expect(!late.contains(.release(move)))
         let failed = machine.handle(.proposalFailed([move]), now: at(4001))
@@ -245,7 +245,7 @@ struct HandoverStateMachineTests {
                     case .setSecondStandby(let moves): next = try next.after(.setSecondStandby(moves))
                     case .handOver(let moves): next = try next.after(.handOver(moves))
                     case .awaitReplica(let move): pending += machines[index].handle(.replicaReady(move), now: at(round))
-                    case .stream(let move): pending += machines[index].handle(.streamed(move), now: at(round))
+                    case .hold(let move): pending += machines[index].handle(.held(move), now: at(round))
                     case .release, .abandoned, .completed: break
                     }
                 }

@@ -16,17 +16,7 @@ extension WireSample {
     }
 
     private static var ownership: [WireSample] {
-        [
-            message(ClusterMapChanged.with { $0.revision = 43 }),
-            message(
-                ClusterHandoverPrepare.with {
-                    ($0.shard, $0.epoch, $0.last, $0.first) = (17, 4, true, true)
-                    $0.entities = [
-                        .with { ($0.kind, $0.key, $0.state) = (1, "front-door", Data([1, 2, 3])) }
-                    ]
-                }),
-            message(ClusterHandoverReady()),
-        ]
+        [message(ClusterMapChanged.with { $0.revision = 43 })]
     }
 
     private static var place: SessionPlace {

@@ -22,13 +22,12 @@ private let readers: [@Sendable ([UInt8]) -> Void] = [
     { again(ChannelReplicated.self, $0) }, { again(ChannelPublisherChanged.self, $0) },
     { again(ChannelCopyRefused.self, $0) }, { again(ChannelIngestEnded.self, $0) },
     { again(ClusterNodeHello.self, $0) }, { again(ClusterFailure.self, $0) }, { again(ClusterMapValue.self, $0) },
-    { again(ClusterMapChanged.self, $0) }, { again(ClusterHandoverPrepare.self, $0) },
+    { again(ClusterMapChanged.self, $0) }, { hello($0) },
     { again(ClientHello.self, $0) }, { again(ClientWelcome.self, $0) }, { again(ClientFailure.self, $0) },
     { again(ClientPublishRequest.self, $0) }, { again(ClientPublishResponse.self, $0) },
     { again(ClientPublishAck.self, $0) }, { again(ClientPublishResume.self, $0) },
     { again(ClientPlayRequest.self, $0) }, { again(ClientPlayResponse.self, $0) },
     { again(ClientStreamState.self, $0) }, { again(ClientPresence.self, $0) },
-    { hello($0) },
 ]
 
 private func again<M: BoundedMessage>(_ type: M.Type, _ bytes: [UInt8]) {

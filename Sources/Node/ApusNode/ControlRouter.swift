@@ -56,10 +56,7 @@ final class LateHooks: Sendable {
             guard self.replicated?.isCaughtUp(shard, node) ?? true else { return false }
             return await self.channels?.isCopied(shard, to: node) ?? true
         }
-        hooks.takeStates = { shard throws(ApusError) in try await self.entities?.takeStates(shard) ?? [] }
-        hooks.giveStates = { shard, epoch, part throws(ApusError) in
-            try self.entities?.giveStates(shard, epoch, part)
-        }
+        hooks.holdEntities = { shard throws(ApusError) in try await self.entities?.holdUntilQuiet(shard) }
         hooks.releaseEntities = { shard in self.entities?.release(shard) }
         hooks.isInUse = { self.entities.map { $0.entityCount > 0 } ?? false }
         // Frames of channels on the other side do not come any more, and clients may reach that side.

@@ -104,10 +104,3 @@ extension ClusterFailure: BoundedMessage {
 }
 
 extension ClusterMapChanged: BoundedMessage {}
-
-extension ClusterHandoverPrepare: BoundedMessage {
-    package var isWithinBounds: Bool {
-        shard < UInt32(ShardID.count) && epoch <= WireNumber.termMax
-            && entities.allSatisfy { $0.kind <= UInt32(UInt8.max) }
-    }
-}

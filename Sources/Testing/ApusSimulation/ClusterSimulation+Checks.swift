@@ -68,17 +68,17 @@ extension ClusterSimulation {
         fail("shard \(index) went from standby \(earlier) to \(later), which has not caught up, by \(maker.id)")
     }
 
-    /// Checks a shard with a new owner: if the old owner is alive, its states were transferred first.
+    /// Checks a shard with a new owner: if the old owner is alive, it held the shard first, and its calls had ended.
     private func checkTakeover(of index: Int, after old: ClusterMap, by maker: SimulatedProcess) {
         let before = old.shards[index]
         guard let loser = old.member(at: before.owner)?.id, store.map.isAlive(loser) else { return }
         let winner = store.map.member(at: store.map.shards[index].owner)?.id
-        let place = sentStates[index].firstIndex { $0.epoch == before.epoch && $0.target == winner }
-        guard let place else { return fail("shard \(index) moved from \(loser) without its states, by \(maker.id)") }
-        sentStates[index][place].isHandedOver = true
-        let sent = sentStates[index][place]
-        if let write = lastWrites[index], write.epoch == before.epoch, write.issuedAt > sent.at {
-            fail("\(write.writer) wrote to shard \(index) after its states were sent to \(sent.target)")
+        let place = heldMoves[index].firstIndex { $0.epoch == before.epoch && $0.target == winner }
+        guard let place else { return fail("shard \(index) moved from \(loser) without a hold, by \(maker.id)") }
+        heldMoves[index][place].isHandedOver = true
+        let held = heldMoves[index][place]
+        if let write = lastWrites[index], write.epoch == before.epoch, write.issuedAt > held.at {
+            fail("\(write.writer) wrote to shard \(index) after it was held for \(held.target)")
         }
     }
 
@@ -197,9 +197,9 @@ extension ClusterSimulation {
         if write.epoch == before.epoch, before.process >= 0, before.process != write.process {
             fail("shard \(write.shard) was written by two processes under epoch \(write.epoch)")
         }
-        let sent = sentStates[write.shard].last { $0.isHandedOver && $0.epoch == write.epoch }
-        if let sent, write.issuedAt > sent.at {
-            fail("a write of \(write.writer) to shard \(write.shard) is lost: \(sent.target) has the states before it")
+        let held = heldMoves[write.shard].last { $0.isHandedOver && $0.epoch == write.epoch }
+        if let held, write.issuedAt > held.at {
+            fail("a write of \(write.writer) to shard \(write.shard) came after it was handed over to \(held.target)")
         }
         let owner = store.owner(of: write.shard, under: write.epoch)
         if owner != write.writer {

@@ -219,8 +219,8 @@ extension ClusterSimulation {
     private func forget(after newest: ClusterMap) {
         ended.removeAll { newest.isAlive($0) }
         for index in newest.shards.indices {
-            for place in sentStates[index].indices where sentStates[index][place].epoch >= newest.shards[index].epoch {
-                sentStates[index][place].isHandedOver = false
+            for place in heldMoves[index].indices where heldMoves[index][place].epoch >= newest.shards[index].epoch {
+                heldMoves[index][place].isHandedOver = false
             }
         }
     }

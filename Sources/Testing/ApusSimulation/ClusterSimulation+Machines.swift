@@ -284,13 +284,14 @@ extension ClusterSimulation {
                 if isHealed || chance(0.95) {
                     later(.replicaReady(move), process: process.index, after: span(1...40))
                 }
-            case .stream(let move):
+            case .hold(let move):
                 if mutant != .writesWhileHeld { process.held.append(move.shard) }
+                let deadline = now + EntityRegistry.quietTimeout
                 if let workload {
                     workload.hold(move.shard, at: process)
-                    awaitQuiet(move, until: now + .milliseconds(200), at: process)
+                    awaitQuiet(move, until: deadline, at: process)
                 } else {
-                    stream(move, from: process)
+                    endCalls(move, until: deadline, at: process)
                 }
             case .completed(let move):
                 process.held.removeAll { $0 == move.shard }
@@ -332,52 +333,42 @@ extension ClusterSimulation {
         later(.replicaReady(move), process: process.index, after: .zero)
     }
 
-    /// Checks every millisecond whether the calls to a held shard have ended. Its states are already at the target,
-    /// which is the standby.
+    /// Checks every millisecond whether the calls to a held shard have ended.
     func awaitQuiet(_ move: ShardMove, until deadline: MonotonicTime, at process: SimulatedProcess) {
         guard let workload, now < deadline else {
-            return later(.streamAnswered(move, isDone: false), process: process.index, after: .zero)
+            return later(.holdAnswered(move, isDone: false), process: process.index, after: .zero)
         }
         guard workload.isQuiet(move.shard, at: process) else {
             return later(.quietAwaited(move, until: deadline), process: process.index, after: .milliseconds(1))
         }
-        noteStates(of: move, takenBy: move.target)
-        later(.streamAnswered(move, isDone: true), process: process.index, after: span(0...2))
+        answerHold(of: move, after: span(0...2), at: process)
     }
 
-    private func noteStates(of move: ShardMove, takenBy target: NodeID) {
+    /// Without a workload: the calls in progress end after a while, in some cases later than their owner waits.
+    private func endCalls(_ move: ShardMove, until deadline: MonotonicTime, at process: SimulatedProcess) {
+        let time = isHealed || chance(0.95) ? span(0...50) : span(201...400)
+        later(.callsEnded(move, until: deadline), process: process.index, after: time)
+        if mutant == .movesBeforeQuiet {
+            answerHold(of: move, after: span(0...2), at: process)
+        } else {
+            later(.holdAnswered(move, isDone: false), process: process.index, after: deadline - now)
+        }
+    }
+
+    /// The last of the calls in progress writes.
+    func callsEnded(_ move: ShardMove, until deadline: MonotonicTime, at process: SimulatedProcess) {
+        guard process.isMember, process.view.owner(of: move.shard)?.id == process.id,
+            process.view[move.shard].epoch == move.epoch
+        else { return }
+        write(to: Int(move.shard.rawValue), epoch: move.epoch, by: process)
+        guard mutant != .movesBeforeQuiet, now < deadline else { return }
+        answerHold(of: move, after: span(0...2), at: process)
+    }
+
+    private func answerHold(of move: ShardMove, after delay: Duration, at process: SimulatedProcess) {
         let shard = Int(move.shard.rawValue)
-        sentStates[shard].removeAll { $0.epoch == move.epoch && $0.target == target }
-        sentStates[shard].append(SentStates(epoch: move.epoch, target: target, at: now))
-    }
-
-    private func stream(_ move: ShardMove, from process: SimulatedProcess) {
-        guard let target = runningProcess(of: move.target) else {
-            return later(.streamAnswered(move, isDone: false), process: process.index, after: span(1...20))
-        }
-        if mutant == .skipsStates {
-            return later(.streamAnswered(move, isDone: true), process: process.index, after: span(1...5))
-        }
-        let timeout = settings.handover.streamTimeout
-        let asked = SimulationEvent.streamAsked(move, from: process.index, until: now + timeout * 0.6)
-        sendOverLink(asked, from: process, to: target)
-        later(.streamAnswered(move, isDone: false), process: process.index, after: timeout)
-    }
-
-    /// At the target: accepts the states when its map shows the move, which may be a moment later.
-    func take(_ move: ShardMove, from asker: Int, until deadline: MonotonicTime, at process: SimulatedProcess) {
-        guard process.isMember else { return }
-        let owner = processes[asker]
-        let isExpected =
-            process.view.owner(of: move.shard)?.id == owner.id
-            && process.view.standby(of: move.shard)?.id == process.id && process.view[move.shard].epoch == move.epoch
-        if isExpected || now >= deadline {
-            if isExpected { noteStates(of: move, takenBy: process.id) }
-            sendOverLink(.streamAnswered(move, isDone: isExpected), from: process, to: owner)
-            return
-        }
-        ownership(.refresh, at: process)
-        later(
-            .streamAsked(move, from: asker, until: deadline), process: process.index, after: .milliseconds(10))
+        heldMoves[shard].removeAll { $0.epoch == move.epoch && $0.target == move.target }
+        heldMoves[shard].append(HeldMove(epoch: move.epoch, target: move.target, at: now))
+        later(.holdAnswered(move, isDone: true), process: process.index, after: delay)
     }
 }

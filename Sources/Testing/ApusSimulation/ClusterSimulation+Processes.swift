@@ -116,9 +116,8 @@ extension ClusterSimulation {
         case .answer(let answer): answered(answer, to: process)
         case .announced(let revision, let sender): announced(revision, from: sender, to: process)
         case .replicaReady(let move): replicaReady(move, at: process)
-        case .streamAsked(let move, let asker, let deadline): take(move, from: asker, until: deadline, at: process)
-        case .streamAnswered(let move, let isDone):
-            handover(isDone ? .streamed(move) : .streamFailed(move), at: process)
+        case .callsEnded(let move, let deadline): callsEnded(move, until: deadline, at: process)
+        case .holdAnswered(let move, let isDone): handover(isDone ? .held(move) : .holdFailed(move), at: process)
         case .toldToOwn(let move): write(to: Int(move.shard.rawValue), epoch: move.epoch + 1, by: process)
         case .writeRefused: ownership(.refresh, at: process)
         case .replicaAwaited(let move, let deadline): awaitReplica(move, until: deadline, at: process)
@@ -203,7 +202,7 @@ extension ClusterSimulation {
         }
     }
 
-    private func write(to shard: Int, epoch: Epoch, by process: SimulatedProcess) {
+    func write(to shard: Int, epoch: Epoch, by process: SimulatedProcess) {
         let write = FencedWrite(
             shard: shard, epoch: epoch, writer: process.id, process: process.index, issuedAt: now)
         lastWrites[shard] = write

@@ -16,8 +16,8 @@ import ApusWire
 /// owner. All processes with a revision have the same map. A process's map never goes back. An incarnation is used by
 /// one process and never returns after its death. The fenced store accepts nothing under an older epoch than it has
 /// seen, and each epoch's rows come from one process, which the map named as owner. A shard moves from one live node to
-/// another only when the target has its states, and another standby is named only when it has everything that the
-/// earlier one has; no write that was decided on after the transfer is accepted. Nothing is decided on a damaged store,
+/// another only when it is held and its calls have ended, and another standby is named only when it has everything that
+/// the earlier one has; no write that was decided on after that is accepted. Nothing is decided on a damaged store,
 /// and every member reports the damage within 2 s. No node may answer for its entities once the store
 /// holds a map in which it is dead. **At the end:** within a bound after the last fault every running
 /// process is a member with the newest map, and all shards are owned by such members, with another as standby, at their
@@ -61,9 +61,8 @@ package final class ClusterSimulation: SimulationRun {
     var isolatedNames: [Int] = []
     /// Those of them that were declared dead since.
     var isolatedDeaths: [Int] = []
-    /// By shard, the states that targets of hand-overs accepted, one entry for each target and epoch: a target that was
-    /// paused may accept the states of a move that its owner abandoned long ago.
-    var sentStates: [[SentStates]] = Array(repeating: [], count: SimulationSettings.shardCount)
+    /// By shard, the moves for which its owner held it, one entry for each target and epoch.
+    var heldMoves: [[HeldMove]] = Array(repeating: [], count: SimulationSettings.shardCount)
     /// By shard, the moves in progress whose targets have everything of it.
     var caughtUp: [[ShardMove]] = Array(repeating: [], count: SimulationSettings.shardCount)
     /// By shard, the last write that was decided on.
@@ -218,7 +217,7 @@ package final class ClusterSimulation: SimulationRun {
         case .bound(let id): checkBound(of: id)
         case .work(let work): work.run()
         case .tick, .datagram, .linkUp, .linkLost, .connectRefused, .dial, .answer, .announced, .replicaReady,
-            .streamAsked, .streamAnswered, .toldToOwn, .writeRefused, .resume, .replicaAwaited, .quietAwaited,
+            .callsEnded, .holdAnswered, .toldToOwn, .writeRefused, .resume, .replicaAwaited, .quietAwaited,
             .joinRetried:
             break
         }

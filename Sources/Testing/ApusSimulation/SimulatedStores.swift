@@ -89,10 +89,11 @@ struct FencedWrite {
     var issuedAt: MonotonicTime
 }
 
-/// A shard's last planned move at its target: until when the received states are complete.
-struct SentStates {
+/// A planned move of a held shard, whose calls have ended.
+struct HeldMove {
     var epoch: Epoch
     var target: NodeID
+    /// When its owner had no call in progress.
     var at: MonotonicTime
     /// The map made the target the owner.
     var isHandedOver = false

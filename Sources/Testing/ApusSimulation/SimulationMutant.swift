@@ -21,9 +21,9 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
     case keepsStandbyOnTakeover = "leaves the standby equal to the owner"
     /// The target of a hand-over is notified that it is the owner before the map names it.
     case movesBeforeSwap = "answers moved before the swap"
-    /// The owner counts a hand-over's states as sent before the target has them.
-    case skipsStates = "hands over before the target has the states"
-    /// Entities continue while their states are in transfer.
+    /// The owner hands a shard over without waiting for the calls in progress.
+    case movesBeforeQuiet = "hands over while calls are in progress"
+    /// Entities continue while their shard is handed over.
     case writesWhileHeld = "goes on writing while a shard is handed over"
     /// The map names another standby before that one has caught up.
     case namesStandbyEarly = "names a standby before it has caught up"
@@ -89,7 +89,7 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
         case .joinsAsTwin, .joinsBesideTwin, .ignoresTwinsLease, .trustsItsAddress: .twins
         case .countsFewVotes, .countsFewPromises, .votesUnacknowledged: .ring
         case .none, .dropsEpochCheck, .acknowledgesBeforeApply, .reusesIncarnation, .adoptsStaleMap,
-            .keepsEpochOnTakeover, .keepsStandbyOnTakeover, .movesBeforeSwap, .skipsStates, .writesWhileHeld,
+            .keepsEpochOnTakeover, .keepsStandbyOnTakeover, .movesBeforeSwap, .movesBeforeQuiet, .writesWhileHeld,
             .namesStandbyEarly, .releasesUnanswered,
             .revivesItself, .swapsWithoutComparing, .forgetsRevisions, .joinsEmptyStore, .takesSilenceForYes,
             .restoresAnyMap:

@@ -15,8 +15,9 @@ enum SimulationEvent {
     case answer(StoreAnswer)
     case announced(revision: UInt64, from: NodeID)
     case replicaReady(ShardMove)
-    case streamAsked(ShardMove, from: Int, until: MonotonicTime)
-    case streamAnswered(ShardMove, isDone: Bool)
+    /// The calls to a held shard's entities, whose end its owner awaits until then, have ended.
+    case callsEnded(ShardMove, until: MonotonicTime)
+    case holdAnswered(ShardMove, isDone: Bool)
     case toldToOwn(ShardMove)
     case write(FencedWrite)
     case writeRefused
@@ -57,8 +58,8 @@ enum SimulationEvent {
         case .answer: 9
         case .announced: 10
         case .replicaReady: 11
-        case .streamAsked: 12
-        case .streamAnswered: 13
+        case .callsEnded: 12
+        case .holdAnswered: 13
         case .toldToOwn: 14
         case .write: 15
         case .writeRefused: 16

@@ -18,12 +18,8 @@ struct LeavingShardTests {
         }
     }
 
-    /// Asks while the shard goes from b to a under the handler, and answers the error and how often it ran.
-    private func leave(
-        asked isRemote: Bool, _ call: EntityCall
-    ) async throws -> (error: ErrorCode?, callCount: Int) {
-        let gate = Gate()
-        let register: (EntityRegistry) -> Void = { registry in
+    private func register(_ gate: Gate) -> (EntityRegistry) -> Void {
+        { registry in
             registry.register(.probe, make: { ProbeEntity($0) }) { handlers in
                 handlers.on(ProbeCount.self) { _, _ async throws(ApusError) in
                     await gate.pass()
@@ -31,8 +27,15 @@ struct LeavingShardTests {
                 }
             }
         }
+    }
+
+    /// Asks while the shard goes from b to a under the handler, and answers the error and how often it ran.
+    private func leave(
+        asked isRemote: Bool, _ call: EntityCall
+    ) async throws -> (error: ErrorCode?, callCount: Int) {
+        let gate = Gate()
         var result: (ErrorCode?, Int) = (nil, 0)
-        try await EntityPair.with(register: register) { pair in
+        try await EntityPair.with(register: register(gate)) { pair in
             pair.adopt(pair.map(revision: 1, owner: pair.b, epoch: 1))
             let ref = (isRemote ? pair.a : pair.b).registry.ref(ProbeEntity.self, EntityPair.probe)
             let asking = Task { () -> ErrorCode? in
@@ -65,5 +68,55 @@ struct LeavingShardTests {
         let (error, callCount) = try await leave(asked: isRemote, call)
         #expect(error == nil)
         #expect(callCount == 2)
+    }
+
+    /// A handler on b waits at the gate while the body runs.
+    private func withCallInProgress(
+        _ body: (EntityPair, Gate, Task<ErrorCode?, Never>) async throws -> Void
+    ) async throws {
+        let gate = Gate()
+        try await EntityPair.with(register: register(gate)) { pair in
+            pair.adopt(pair.map(revision: 1, owner: pair.b, epoch: 1))
+            let ref = pair.a.registry.ref(ProbeEntity.self, EntityPair.probe)
+            let asking = Task { await code { _ = try await ref.ask(ProbeCount(), timeout: .seconds(20)) } }
+            try await eventually("the call is in progress") { gate.callCount.load(ordering: .relaxed) == 1 }
+            try await body(pair, gate, asking)
+        }
+    }
+
+    @Test("A hand-over waits for calls in progress")
+    func handoverWaits() async throws {
+        try await withCallInProgress { pair, gate, asking in
+            let isHeld = Atomic<Bool>(false)
+            try await withThrowingTaskGroup(of: Void.self) { group in
+                group.addTask {
+                    try await pair.b.registry.holdUntilQuiet(EntityPair.probe.shard)
+                    isHeld.store(true, ordering: .releasing)
+                }
+                try await Task.sleep(for: .milliseconds(40))
+                let isHeldEarly = isHeld.load(ordering: .acquiring)
+                #expect(!isHeldEarly)
+                gate.isOpen.store(true, ordering: .releasing)
+                try await group.waitForAll()
+            }
+            #expect(await asking.value == nil)
+        }
+    }
+
+    @Test("A hand-over waits for calls in progress no longer than 200 ms")
+    func handoverWaitIsBounded() async throws {
+        try await withCallInProgress { pair, gate, asking in
+            let start = MonotonicTime.now()
+            #expect(
+                await code { try await pair.b.registry.holdUntilQuiet(EntityPair.probe.shard) } == .deadlineExceeded)
+            let time = MonotonicTime.now() - start
+            #expect(time >= EntityRegistry.quietTimeout)
+            #expect(time < EntityRegistry.quietTimeout + .seconds(2), "\(time)")
+            #expect(EntityRegistry.quietTimeout == .milliseconds(200))
+            #expect(EntityRegistry.quietTimeout < HandoverStateMachine.Configuration().holdTimeout)
+            pair.b.registry.release(EntityPair.probe.shard)
+            gate.isOpen.store(true, ordering: .releasing)
+            #expect(await asking.value == nil)
+        }
     }
 }

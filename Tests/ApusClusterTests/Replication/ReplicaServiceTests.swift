@@ -230,10 +230,6 @@ private final class SlowBrokenLinks: ClusterLinks {
     func wireVersion(of peer: NodeID) -> UInt32? { nil }
     func reach(_ peer: Peer, timeout: Duration) async -> NodeReach { .silent }
 
-    func ask(
-        _ peer: NodeName, method: UInt16, payload: ByteBuffer, timeout: Duration
-    ) async throws(ApusError) -> ByteBuffer { throw ApusError(.noRoute) }
-
     /// Succeeds after a while, so that a thread that never gives up comes back.
     func tell(_ peer: NodeName, lane: Int, method: UInt16, payload: ByteBuffer) throws(ApusError) {
         let attempts = count.withLock { count in

@@ -1,7 +1,7 @@
 package import ApusCore
 package import ApusTransport
 import ApusWire
-package import NIOCore
+import NIOCore
 import SwiftProtobuf
 
 /// The context in which an entity's actor is created.
@@ -9,8 +9,6 @@ package struct EntityContext: Sendable {
     package var address: EntityAddress
     /// The shard's epoch. It is the fencing token of everything that the entity does (D4).
     package var epoch: Epoch
-    /// The state that the former owner captured at a planned hand-over; nil otherwise.
-    package var state: ByteBuffer?
     /// The entity's own executor. An actor with handlers from ``EntityHandlers/onSync(_:_:)`` must run on it: it stores
     /// the executor and returns it as its `unownedExecutor`.
     package var executor: TurnExecutor
@@ -24,8 +22,6 @@ package struct EntityOptions<Entity: Actor>: Sendable {
     package var passivateAfter: Duration?
     /// Calls in flight per entity. A further one is refused with 10007.
     package var mailboxCountMax = 4096
-    /// Captures the entity's state for a planned hand-over. Returns nil if there is nothing to transfer.
-    package var capture: (@Sendable (Entity) async -> ByteBuffer?)?
     /// The entity was released, or its shard left. This is the last call to it.
     package var deactivated: (@Sendable (Entity) async -> Void)?
 
@@ -42,7 +38,6 @@ struct HostOptions: Sendable {
     let make: @Sendable (EntityContext) -> any Actor
     let passivateAfter: Duration?
     let mailboxCountMax: Int
-    let capture: (@Sendable (any Actor) async -> ByteBuffer?)?
     let deactivated: (@Sendable (any Actor) async -> Void)?
 
     init<Entity: Actor>(_ options: EntityOptions<Entity>) {
@@ -50,11 +45,6 @@ struct HostOptions: Sendable {
         make = options.make
         passivateAfter = options.passivateAfter
         mailboxCountMax = options.mailboxCountMax
-        if let capture = options.capture {
-            self.capture = { actor in await capture(EntityHandlers<Entity>.own(actor)) }
-        } else {
-            capture = nil
-        }
         if let deactivated = options.deactivated {
             self.deactivated = { actor in await deactivated(EntityHandlers<Entity>.own(actor)) }
         } else {

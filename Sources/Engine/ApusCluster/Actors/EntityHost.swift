@@ -10,8 +10,7 @@ import Synchronization
 ///
 /// Concurrency model: one `Mutex` guards the shards' epochs and the activations. An entity is therefore created only
 /// under the epoch under which its message was admitted, and is removed together with its shard. The lock is held for
-/// look-ups, for the creation of an actor, and for the work of one shard or of 128 seeds. It is never held for a
-/// handler.
+/// look-ups, for the creation of an actor, and for the work of one shard. It is never held for a handler.
 ///
 /// Only the handlers know the actors' type: a host with a type parameter would look up types at run time for each
 /// message.
@@ -30,8 +29,6 @@ final class EntityHost: Sendable {
         /// By shard; nil if a shard has no entity here.
         var tables = [Table?](repeating: nil, count: ShardID.count)
         var activationCount = 0
-        var seeds: [ShardID: [String: EntitySeed]] = [:]
-        var seedCount = 0
         var sweep: UInt64 = 0
 
         func isHeld(_ shard: ShardID) -> Bool { !heldShards.isEmpty && heldShards.contains(shard) }
@@ -47,13 +44,6 @@ final class EntityHost: Sendable {
             activationCount -= 1
             return true
         }
-
-        mutating func takeSeed(_ key: String, _ shard: ShardID) -> EntitySeed? {
-            guard !seeds.isEmpty, let seed = seeds[shard]?.removeValue(forKey: key) else { return nil }
-            seedCount -= 1
-            if seeds[shard]?.isEmpty == true { seeds[shard] = nil }
-            return seed
-        }
     }
 
     enum Admission {
@@ -62,11 +52,6 @@ final class EntityHost: Sendable {
         case moved
         case overloaded
     }
-
-    /// The most seeds that wait for their shard. A hand-over of more is refused.
-    private static var seedCountMax: Int { 65_536 }
-    /// The most seeds that become entities while the lock is held.
-    private static var seedBatchCountMax: Int { 128 }
 
     let kind: EntityKind
     let options: HostOptions
@@ -221,7 +206,6 @@ final class EntityHost: Sendable {
     }
 
     private func makeActivation(_ key: String, _ shard: ShardID, _ epoch: Epoch, _ state: inout State) -> Activation {
-        let seed = state.takeSeed(key, shard)
         let index = Int(shard.rawValue)
         let tenure: ShardTenure
         if let known = state.tables[index]?.tenure {
@@ -232,8 +216,7 @@ final class EntityHost: Sendable {
         }
         let executor = makeExecutor()
         let context = EntityContext(
-            address: EntityAddress(kind: kind, key: key, shard: shard), epoch: epoch,
-            state: seed?.successorEpoch == epoch ? seed?.state : nil, executor: executor)
+            address: EntityAddress(kind: kind, key: key, shard: shard), epoch: epoch, executor: executor)
         let actor = options.make(context)
         if entersExecutors { Self.check(actor, executor) }
         let activation = Activation(key: key, actor: actor, executor: executor, tenure: tenure)
@@ -330,11 +313,10 @@ final class EntityHost: Sendable {
     var sweepInterval: Duration? { options.passivateAfter.map { $0 / 4 } }
 
     func routesChanged(_ routes: ShardRoutes) {
-        let (ended, seeded) = state.withLock { state -> ([Table], [ShardID]) in
+        let ended = state.withLock { state -> [Table] in
             let changed = routes.changes(since: state.routes)
             state.routes = routes
             var ended: [Table] = []
-            var seeded: [ShardID] = []
             for shard in changed {
                 let index = Int(shard.rawValue)
                 if let table = state.tables[index], !routes.isLocal(shard, epoch: table.tenure.epoch) {
@@ -344,13 +326,8 @@ final class EntityHost: Sendable {
                     ended.append(table)
                 }
                 if !state.heldShards.isEmpty, !routes.isLocal(shard) { state.heldShards.remove(shard) }
-                guard !state.seeds.isEmpty, let seeds = state.seeds[shard] else { continue }
-                let valid = seeds.filter { $0.value.successorEpoch >= routes.epoch(of: shard) }
-                state.seedCount -= seeds.count - valid.count
-                state.seeds[shard] = valid.isEmpty ? nil : valid
-                if !valid.isEmpty, routes.isLocal(shard) { seeded.append(shard) }
             }
-            return (ended, seeded)
+            return ended
         }
         if !ended.isEmpty {
             budget.giveBack(ended.reduce(0) { $0 + $1.activations.count })
@@ -359,7 +336,6 @@ final class EntityHost: Sendable {
                 for table in ended { await self.deactivate(table.activations.values.map(\.actor)) }
             }
         }
-        for shard in seeded { activateSeeds(shard) }
     }
 
     /// Releases entities that were removed, one at a time.
@@ -382,50 +358,9 @@ final class EntityHost: Sendable {
 
     func release(_ shard: ShardID) { state.withLock { _ = $0.heldShards.remove(shard) } }
 
-    private func activations(of shard: ShardID) -> [String: Activation] {
-        state.withLock { $0.tables[Int(shard.rawValue)]?.activations ?? [:] }
-    }
-
-    func isQuiet(_ shard: ShardID) -> Bool { activations(of: shard).values.allSatisfy(\.isIdle) }
-
-    func capture(_ shard: ShardID) async -> [(key: String, state: ByteBuffer)] {
-        guard let capture = options.capture else { return [] }
-        var captured: [(String, ByteBuffer)] = []
-        for (key, activation) in activations(of: shard).sorted(by: { $0.key < $1.key }) {
-            if let state = await capture(activation.actor) { captured.append((key, state)) }
-        }
-        return captured
-    }
-
-    func seed(_ key: String, _ seed: EntitySeed) -> Bool {
-        state.withLock { state in
-            guard state.seedCount < Self.seedCountMax, state.routes.epoch(of: seed.shard) < seed.successorEpoch else {
-                return false
-            }
-            if state.seeds[seed.shard, default: [:]].updateValue(seed, forKey: key) == nil { state.seedCount += 1 }
-            return true
-        }
-    }
-
-    /// Entities that arrive with a state are activated at once, not at their next message.
-    private func activateSeeds(_ shard: ShardID) {
-        var isMore = true
-        while isMore {
-            isMore = state.withLock { state in
-                let ready = state.seeds[shard, default: [:]].filter {
-                    state.routes.isLocal(shard, epoch: $0.value.successorEpoch)
-                }
-                for key in ready.keys.sorted().prefix(Self.seedBatchCountMax) {
-                    guard state.activation(key, shard) == nil else {
-                        _ = state.takeSeed(key, shard)
-                        continue
-                    }
-                    // At the limit a seed waits for its entity's next message.
-                    guard budget.take() else { return false }
-                    _ = makeActivation(key, shard, state.routes.epoch(of: shard), &state)
-                }
-                return ready.count > Self.seedBatchCountMax
-            }
-        }
+    /// True if no message to the shard's entities is handled.
+    func isQuiet(_ shard: ShardID) -> Bool {
+        let activations = state.withLock { $0.tables[Int(shard.rawValue)]?.activations ?? [:] }
+        return activations.values.allSatisfy(\.isIdle)
     }
 }

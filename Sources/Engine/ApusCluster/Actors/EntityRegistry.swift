@@ -3,16 +3,8 @@ import ApusTracing
 package import ApusTransport
 import ApusWire
 package import Logging
-package import NIOCore
+import NIOCore
 import Synchronization
-
-/// The state of an entity in transfer to its next owner.
-struct EntitySeed: Sendable {
-    var shard: ShardID
-    /// The state is valid only under this epoch.
-    var successorEpoch: Epoch
-    var state: ByteBuffer
-}
 
 /// The route of a call.
 enum CallRoute: Sendable {
@@ -331,47 +323,28 @@ package final class EntityRegistry: Sendable {
 
     // MARK: Hand-over (D5)
 
+    /// How long calls in progress may take before their shard is handed over. Shorter than
+    /// ``HandoverStateMachine/Configuration/holdTimeout``.
+    package static let quietTimeout = Duration.milliseconds(200)
+
     /// Holds the shard: calls to its entities wait at their callers from now on.
     package func hold(_ shard: ShardID) { for host in hosts { host.hold(shard) } }
 
-    /// The hand-over was abandoned. The shard's entities continue at this node.
-    package func release(_ shard: ShardID) { for host in hosts { host.release(shard) } }
-
-    /// Captures the states of a held shard's entities, after the calls in progress have ended.
+    /// As ``hold(_:)``, and waits until the calls in progress have ended.
     ///
-    /// - Throws: 10005 if they do not end in time.
-    package func capture(
-        _ shard: ShardID, timeout: Duration
-    ) async throws(ApusError) -> [(address: EntityAddress, state: ByteBuffer)] {
-        let deadline = MonotonicTime.now() + timeout
+    /// - Throws: 10005 if they do not end within ``quietTimeout``. The shard is still held.
+    package func holdUntilQuiet(_ shard: ShardID) async throws(ApusError) {
+        hold(shard)
+        let deadline = MonotonicTime.now() + Self.quietTimeout
         while !hosts.allSatisfy({ $0.isQuiet(shard) }) {
             guard MonotonicTime.now() < deadline, (try? await Task.sleep(for: .milliseconds(1))) != nil else {
                 throw ApusError(.deadlineExceeded, "the calls of a shard that is being handed over did not end")
             }
         }
-        var captured: [(EntityAddress, ByteBuffer)] = []
-        for host in hosts {
-            for (key, state) in await host.capture(shard) {
-                captured.append((EntityAddress(kind: host.kind, key: key, shard: shard), state))
-            }
-        }
-        return captured
     }
 
-    /// Accepts the state of an entity that is being handed over to this node. It is used only if this node becomes the
-    /// shard's owner under exactly that epoch. The entity is then active at once.
-    ///
-    /// - Throws: 10004 for an unknown kind, 10013 if the epoch has passed, 10007 if the limit is reached.
-    package func prepare(
-        _ address: EntityAddress, state: ByteBuffer, successorEpoch: Epoch
-    ) throws(ApusError) {
-        guard let host = host(address.kind) else { throw ApusError(.methodUnknown) }
-        if case .remote(_, _, let epoch) = route(address.shard), epoch >= successorEpoch {
-            throw ApusError(.staleEpoch)
-        }
-        let seed = EntitySeed(shard: address.shard, successorEpoch: successorEpoch, state: state)
-        guard host.seed(address.key, seed) else { throw ApusError(.overloaded) }
-    }
+    /// The hand-over was abandoned. The shard's entities continue at this node.
+    package func release(_ shard: ShardID) { for host in hosts { host.release(shard) } }
 }
 
 /// The answer of the node that owns a shard.

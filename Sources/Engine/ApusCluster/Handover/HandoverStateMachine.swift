@@ -7,9 +7,9 @@ import OrderedCollections
 /// All nodes together move at most `movingCountMax` shards at once. One shard's way:
 ///
 /// ```
-/// stable ─▶ catchingUp ─▶ settingStandby ─▶ streaming ─▶ handingOver ─▶ owned by the target, epoch + 1
-///           (media channels (map changes)   (entities held, (map changes)
-///            replicate)                      states sent)
+/// stable ─▶ catchingUp ─▶ settingStandby ─▶ holding ─▶ handingOver ─▶ owned by the target, epoch + 1
+///           (replicas      (map changes)    (calls      (map changes)
+///            catch up)                       end)
 /// ```
 ///
 /// **The map names no standby that has not caught up.** Otherwise the death of the owner would lose what only the
@@ -28,8 +28,8 @@ import OrderedCollections
 ///
 /// A move that only changes a standby ends after `settingStandby`. Every step can be repeated and has its own
 /// deadline. If a deadline passes, or the map changes in the meantime, the move is abandoned: the entities are
-/// released, the shard stays where it is, and is tried again after `retryDelay`. Calls wait only from `streaming` on.
-/// The map changes only after the states were sent; calls that then arrive here are answered `moved`.
+/// released, the shard stays where it is, and is tried again after `retryDelay`. Calls wait only from `holding` on.
+/// The map changes only after the calls in progress have ended; calls that then arrive here are answered `moved`.
 ///
 /// **Crashes.** If the target dies, the map shows it and the move is abandoned. If the owner dies, the target is its
 /// standby or its candidate, and the standby named in the map becomes owner as after any death. A proposal does not
@@ -45,8 +45,8 @@ package struct HandoverStateMachine: Sendable {
         package var movingShareMax: Double = 0.02
         /// The time-out for the target to catch up. The move is then abandoned.
         package var prepareTimeout: Duration = .seconds(5)
-        /// The time-out for the transfer of the entities' states, while calls to them wait.
-        package var streamTimeout: Duration = .milliseconds(250)
+        /// The time-out for the end of the calls in progress, while further ones wait.
+        package var holdTimeout: Duration = .milliseconds(250)
         /// The pause after an abandoned move.
         package var retryDelay: Duration = .seconds(1)
         /// Moves slow down if a timer of this node's thread runs by this much too late.
@@ -64,9 +64,9 @@ package struct HandoverStateMachine: Sendable {
         case mapChanged(ClusterMap)
         /// The target has all of the shard's replicated data.
         case replicaReady(ShardMove)
-        /// The target has accepted all entity states.
-        case streamed(ShardMove)
-        case streamFailed(ShardMove)
+        /// The shard's entities are held, and no call to them is in progress.
+        case held(ShardMove)
+        case holdFailed(ShardMove)
         /// A `setStandby`, `setSecondStandby` or `handOver` of this machine was not applied.
         case proposalFailed([ShardMove])
         /// This node's thread ran late by `latenessMax` or more.
@@ -85,8 +85,9 @@ package struct HandoverStateMachine: Sendable {
         /// Feed the target beside the standby until the move is `completed` or `abandoned`. Report `replicaReady` when
         /// the target has everything, and from then on acknowledge nothing that it does not have.
         case awaitReplica(ShardMove)
-        /// Hold the shard's entities and send their states. Answer with `streamed` or `streamFailed`.
-        case stream(ShardMove)
+        /// Hold the shard's entities, and wait until the calls in progress have ended. Answer with `held` or
+        /// `holdFailed`.
+        case hold(ShardMove)
         /// Propose ``OwnershipDecision/handOver(_:)``.
         case handOver([ShardMove])
         /// Release the shard's entities at this node: the move was abandoned.
@@ -98,8 +99,8 @@ package struct HandoverStateMachine: Sendable {
     package enum Reason: String, Sendable, Equatable {
         case mapChanged = "map changed"
         case prepareTimeout = "prepare timeout"
-        case streamTimeout = "stream timeout"
-        case streamFailed = "stream failed"
+        case holdTimeout = "hold timeout"
+        case holdFailed = "hold failed"
         case proposalFailed = "proposal failed"
     }
 
@@ -107,8 +108,8 @@ package struct HandoverStateMachine: Sendable {
         case catchingUp(deadline: MonotonicTime)
         case caughtUp
         case settingStandby
-        case streaming(deadline: MonotonicTime)
-        case streamed
+        case holding(deadline: MonotonicTime)
+        case held
         case handingOver
     }
 
@@ -124,8 +125,8 @@ package struct HandoverStateMachine: Sendable {
         var isCatchingUp: Bool {
             if case .catchingUp = step { true } else { false }
         }
-        var isStreaming: Bool {
-            if case .streaming = step { true } else { false }
+        var isHolding: Bool {
+            if case .holding = step { true } else { false }
         }
     }
 
@@ -182,17 +183,17 @@ package struct HandoverStateMachine: Sendable {
             } else {
                 moving[move.shard]?.step = .caughtUp
             }
-        case .streamed(let move):
-            guard let current = moving[move.shard], current.move == move, case .streaming = current.step else { break }
-            moving[move.shard]?.step = .streamed
-        case .streamFailed(let move):
-            guard let current = moving[move.shard], current.move == move, case .streaming = current.step else { break }
-            abandon(move, .streamFailed, now: now, actions: &actions)
+        case .held(let move):
+            guard let current = moving[move.shard], current.move == move, case .holding = current.step else { break }
+            moving[move.shard]?.step = .held
+        case .holdFailed(let move):
+            guard let current = moving[move.shard], current.move == move, case .holding = current.step else { break }
+            abandon(move, .holdFailed, now: now, actions: &actions)
         case .proposalFailed(let moves):
             for move in moves where moving[move.shard]?.move == move {
                 switch moving[move.shard]?.step {
                 case .settingStandby, .handingOver: abandon(move, .proposalFailed, now: now, actions: &actions)
-                case .catchingUp, .caughtUp, .streaming, .streamed, nil: break
+                case .catchingUp, .caughtUp, .holding, .held, nil: break
                 }
             }
         case .late: wasLate = isInUse
@@ -201,7 +202,7 @@ package struct HandoverStateMachine: Sendable {
         }
         let isTick = if case .tick = input { true } else { false }
         if isTick || !moving.values.contains(where: \.isCatchingUp) { proposeStandbys(actions: &actions) }
-        if isTick || !moving.values.contains(where: \.isStreaming) { proposeHandovers(actions: &actions) }
+        if isTick || !moving.values.contains(where: \.isHolding) { proposeHandovers(actions: &actions) }
         plan(now: now, actions: &actions)
         return actions
     }
@@ -233,7 +234,7 @@ package struct HandoverStateMachine: Sendable {
                     goOn(current, now: now, actions: &actions)
                 }
             case .catchingUp: break
-            case .streaming, .streamed, .handingOver:
+            case .holding, .held, .handingOver:
                 if standby?.id != move.target { abandon(move, .mapChanged, now: now, actions: &actions) }
             }
         }
@@ -255,8 +256,8 @@ package struct HandoverStateMachine: Sendable {
     /// The target has its first role in the map, and has everything.
     private mutating func goOn(_ current: Moving, now: MonotonicTime, actions: inout [Action]) {
         guard current.role == .owner else { return complete(current.move, actions: &actions) }
-        moving[current.move.shard]?.step = .streaming(deadline: now + configuration.streamTimeout)
-        actions.append(.stream(current.move))
+        moving[current.move.shard]?.step = .holding(deadline: now + configuration.holdTimeout)
+        actions.append(.hold(current.move))
     }
 
     private mutating func expire(now: MonotonicTime, actions: inout [Action]) {
@@ -264,9 +265,9 @@ package struct HandoverStateMachine: Sendable {
             switch current.step {
             case .catchingUp(let deadline) where now >= deadline:
                 abandon(current.move, .prepareTimeout, now: now, actions: &actions)
-            case .streaming(let deadline) where now >= deadline:
-                abandon(current.move, .streamTimeout, now: now, actions: &actions)
-            case .catchingUp, .caughtUp, .settingStandby, .streaming, .streamed, .handingOver: break
+            case .holding(let deadline) where now >= deadline:
+                abandon(current.move, .holdTimeout, now: now, actions: &actions)
+            case .catchingUp, .caughtUp, .settingStandby, .holding, .held, .handingOver: break
             }
         }
         while let (shard, until) = resting.elements.first, until <= now {
@@ -286,10 +287,10 @@ package struct HandoverStateMachine: Sendable {
         if !second.isEmpty { actions.append(.setSecondStandby(second)) }
     }
 
-    /// Proposes all shards whose states were sent in one swap: at once if no other shard's states are in transfer,
-    /// otherwise with the next tick.
+    /// Proposes all held shards in one swap: at once if the calls of no other shard are awaited, otherwise with the
+    /// next tick.
     private mutating func proposeHandovers(actions: inout [Action]) {
-        let moves = moving.values.filter { $0.step == .streamed }.map(\.move)
+        let moves = moving.values.filter { $0.step == .held }.map(\.move)
         guard !moves.isEmpty else { return }
         for move in moves { moving[move.shard]?.step = .handingOver }
         actions.append(.handOver(moves))
@@ -304,7 +305,7 @@ package struct HandoverStateMachine: Sendable {
     private mutating func abandon(_ move: ShardMove, _ reason: Reason, now: MonotonicTime, actions: inout [Action]) {
         guard let current = moving.removeValue(forKey: move.shard) else { return }
         switch current.step {
-        case .streaming, .streamed, .handingOver: actions.append(.release(move))
+        case .holding, .held, .handingOver: actions.append(.release(move))
         case .catchingUp, .caughtUp, .settingStandby: break
         }
         resting[move.shard] = now + configuration.retryDelay

@@ -1,6 +1,5 @@
 package import ApusCore
 package import ApusTransport
-package import ApusWire
 package import NIOCore
 
 /// The configuration of a node's part in the cluster, with the defaults of D4 and D5.
@@ -54,11 +53,9 @@ package struct ClusterHooks: Sendable {
     /// True if the node has everything of the shard's media channels. Called on the owner, every 10 ms, until it
     /// returns true or the move is abandoned.
     package var replicaCaughtUp: @Sendable (ShardID, NodeID) async -> Bool
-    /// Holds the shard's entities, so that calls to them wait, and returns their states. Called on the owner.
-    package var takeStates: @Sendable (ShardID) async throws(ApusError) -> [ClusterEntityState]
-    /// Stores states until this node becomes the shard's owner under the epoch. They are void if the map changes
-    /// otherwise. If there are several parts, the first replaces what was stored before.
-    package var giveStates: @Sendable (ShardID, Epoch, StatePart) async throws(ApusError) -> Void
+    /// Holds the shard's entities, so that calls to them wait, and returns when the calls in progress have ended.
+    /// Throws 10005 if they do not end in time. Called on the owner.
+    package var holdEntities: @Sendable (ShardID) async throws(ApusError) -> Void
     /// Releases the shard's entities at this node: the hand-over was abandoned.
     package var releaseEntities: @Sendable (ShardID) -> Void
     /// True while clients use what this node owns, so that its moves of shards give way to their requests. Called on
@@ -78,19 +75,11 @@ package struct ClusterHooks: Sendable {
     /// not wait.
     package var condition: @Sendable (NodeConditions.Kind, String?) -> Void
 
-    /// One part of a shard's entity states.
-    package struct StatePart: Sendable {
-        package var entities: [ClusterEntityState]
-        package var isFirst: Bool
-        package var isLast: Bool
-    }
-
     /// The hooks of a node that has no state for its shards.
     package init() {
         feedReplica = { _, _ in }
         replicaCaughtUp = { _, _ in true }
-        takeStates = { _ in [] }
-        giveStates = { _, _, _ in }
+        holdEntities = { _ in }
         releaseEntities = { _ in }
         isInUse = { true }
         storeChanged = { _ in }
@@ -108,20 +97,15 @@ package protocol ClusterLinks: Sendable {
     /// The wire version that the node speaks with a peer; nil if it is not known yet.
     func wireVersion(of peer: NodeID) -> UInt32?
     func reach(_ peer: Peer, timeout: Duration) async -> NodeReach
-    func ask(
-        _ peer: NodeName, method: UInt16, payload: ByteBuffer, timeout: Duration
-    ) async throws(ApusError) -> ByteBuffer
     func tell(_ peer: NodeName, lane: Int, method: UInt16, payload: ByteBuffer) throws(ApusError)
 }
 
 extension Transport: ClusterLinks {}
 
-/// The cluster's own methods on the control lane. Ids up to 15 are reserved for it.
+/// The cluster's own methods on the control lane. Ids up to 15 are reserved for it. 2 is no longer used.
 package enum ClusterMethod {
     /// A tell, `ClusterMapChanged`: the store has a newer map.
     package static let mapChanged: UInt16 = 1
-    /// A request, `ClusterHandoverPrepare`, answered by `ClusterHandoverReady`.
-    package static let handoverPrepare: UInt16 = 2
     /// A tell, ``ReplicaMessage``: changes of shards, from their owner to a standby or candidate.
     package static let replicate: UInt16 = 3
     /// A tell, ``ReplicaAnswers``: the answers to a ``replicate``.

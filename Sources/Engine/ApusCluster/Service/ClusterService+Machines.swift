@@ -10,8 +10,6 @@ import Synchronization
 
 /// Carries out the machines' actions. Everything except the jobs runs on the cluster's thread.
 extension ClusterService {
-    /// The largest part of a shard's entity states that goes in one message, in bytes.
-    static let statePartByteCountMax = 1 << 20
     /// The least time between two proposals of this node's ``WatchRule``: a node of an earlier version removes it with
     /// each map that it makes.
     private static let ruleInterval = Duration.seconds(10)
@@ -216,8 +214,8 @@ extension ClusterService {
             case .awaitReplica(let move):
                 hooks.feedReplica(move.shard, move.target)
                 _ = submit(.awaitReplica(move))
-            case .stream(let move):
-                if !submit(.stream(move)) { handle(handover: .streamFailed(move)) }
+            case .hold(let move):
+                if !submit(.hold(move)) { handle(handover: .holdFailed(move)) }
             case .release(let move): hooks.releaseEntities(move.shard)
             case .abandoned(let move, let reason):
                 hooks.feedReplica(move.shard, nil)
@@ -270,9 +268,9 @@ extension ClusterService {
             }
         case .awaitReplica(let move):
             await awaitReplica(move)
-        case .stream(let move):
-            let isDone = await stream(move)
-            thread.loop.execute { self.handle(handover: isDone ? .streamed(move) : .streamFailed(move)) }
+        case .hold(let move):
+            let isHeld = await hold(move)
+            thread.loop.execute { self.handle(handover: isHeld ? .held(move) : .holdFailed(move)) }
         }
     }
 
@@ -289,45 +287,16 @@ extension ClusterService {
         }
     }
 
-    /// Sends the states of the shard's entities. Returns true when the target has all of them.
-    private func stream(_ move: ShardMove) async -> Bool {
+    /// Holds the shard's entities. Returns true when no call to them is in progress.
+    private func hold(_ move: ShardMove) async -> Bool {
         do throws(ApusError) {
-            let states = try await hooks.takeStates(move.shard)
-            let links = try? await thread.loop.submit { self.state.value.links }.get()
-            guard let links = links ?? nil else { return false }
-            var remaining = states[...]
-            var isFirst = true
-            // A shard without entities has nothing to send, and the target stores nothing for it.
-            while !remaining.isEmpty {
-                var message = ClusterHandoverPrepare()
-                message.shard = UInt32(move.shard.rawValue)
-                message.epoch = move.epoch
-                message.entities = Self.takePart(of: &remaining)
-                message.first = isFirst
-                message.last = remaining.isEmpty
-                guard let bytes: [UInt8] = try? message.serializedBytes() else { return false }
-                _ = try await links.ask(
-                    move.target.name, method: ClusterMethod.handoverPrepare, payload: ByteBuffer(bytes: bytes),
-                    timeout: configuration.handover.streamTimeout)
-                isFirst = false
-            }
+            try await hooks.holdEntities(move.shard)
             return true
         } catch {
             logger.info(
-                "A shard's states could not be sent",
+                "A shard could not be held for its hand-over",
                 metadata: Logger.facts(of: error).merging([LogKey.shard: "\(move.shard)"]) { $1 })
             return false
         }
-    }
-
-    private static func takePart(of states: inout ArraySlice<ClusterEntityState>) -> [ClusterEntityState] {
-        var part: [ClusterEntityState] = []
-        var byteCount = 0
-        while let next = states.first, part.isEmpty || byteCount + next.state.count <= statePartByteCountMax {
-            byteCount += next.state.count
-            part.append(next)
-            states.removeFirst()
-        }
-        return part
     }
 }

@@ -3,7 +3,6 @@ package import ApusTransport
 import ApusWire
 import Logging
 package import NIOCore
-import SwiftProtobuf
 import Synchronization
 
 /// Operations for operators, other parts of the node, and peers.
@@ -148,62 +147,18 @@ extension ClusterService {
         heartbeats.withLock { $0 }?.use(new)
     }
 
-    /// Handles a request with one of the methods ``ClusterMethod/all``. Called on the connection's event loop.
+    /// Handles a request with one of the methods ``ClusterMethod/all`` that is not of ``ClusterMethod/replication``.
+    /// Called on the connection's event loop.
     package func received(_ request: InboundRequest) {
-        let (method, peer) = (request.method, request.peer)
-        // A notification needs no task, and must not wait behind one.
-        if method == ClusterMethod.mapChanged {
-            noteMapChanged(request.payload)
-            return
-        }
-        let payload = request.payload
-        request.run { await self.answer(method: method, payload: payload, from: peer) }
+        guard request.method == ClusterMethod.mapChanged else { return request.fail(ApusError(.methodUnknown)) }
+        noteMapChanged(request.payload)
     }
 
-    /// The answer to a peer's request.
-    package func answer(method: UInt16, payload: ByteBuffer, from peer: NodeID) async -> CallOutcome {
-        switch method {
-        case ClusterMethod.mapChanged:
-            noteMapChanged(payload)
-            return .reply(ByteBuffer())
-        case ClusterMethod.handoverPrepare:
-            do throws(ApusError) {
-                return .reply(try await prepare(payload, from: peer))
-            } catch {
-                logger.debug(
-                    "A hand-over to this node was refused",
-                    metadata: Logger.facts(of: error).merging([LogKey.peer: "\(peer)"]) { $1 })
-                return .failure(CallFailure(error))
-            }
-        default:
-            return .failure(CallFailure(ApusError(.methodUnknown)))
-        }
-    }
-
-    private func noteMapChanged(_ payload: ByteBuffer) {
+    /// A peer reports that the map changed.
+    package func noteMapChanged(_ payload: ByteBuffer) {
         guard let message = try? ClusterMapChanged(bounded: payload),
             message.revision > view.map.revision
         else { return }
         thread.loop.execute { self.handle(ownership: .reported(message.revision)) }
-    }
-
-    /// Accepts the states of a shard from its owner. This node is the shard's standby.
-    private func prepare(_ payload: ByteBuffer, from peer: NodeID) async throws(ApusError) -> ByteBuffer {
-        let message = try ClusterHandoverPrepare(bounded: payload)
-        let shard = ShardID(UInt16(message.shard))
-        // The owner's newest map may be one ahead of this node's. This node waits for it, for less time than the owner
-        // waits.
-        let hasRoles: @Sendable (ClusterMap) -> Bool = { [identity] map in
-            map.owner(of: shard)?.id == peer && map.standby(of: shard)?.id == identity
-                && map[shard].epoch == message.epoch
-        }
-        if !hasRoles(view.map) { thread.loop.execute { self.handle(ownership: .refresh) } }
-        let isExpected = await wait(for: configuration.handover.streamTimeout * 0.6, until: hasRoles)
-        guard isExpected else { throw ApusError(.staleEpoch) }
-        let part = ClusterHooks.StatePart(
-            entities: message.entities, isFirst: message.first, isLast: message.last)
-        try await hooks.giveStates(shard, message.epoch + 1, part)
-        let bytes: [UInt8] = (try? ClusterHandoverReady().serializedBytes()) ?? []
-        return ByteBuffer(bytes: bytes)
     }
 }

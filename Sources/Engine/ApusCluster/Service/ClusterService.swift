@@ -70,7 +70,7 @@ package final class ClusterService: Service {
         case renewLease
         case readLeases
         case awaitReplica(ShardMove)
-        case stream(ShardMove)
+        case hold(ShardMove)
     }
 
     /// This incarnation of this node.
