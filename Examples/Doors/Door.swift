@@ -21,7 +21,6 @@ extension DoorLook: EntityMessage {
     typealias Reply = DoorState
     static var method: UInt16 { 0x0e03 }
     static var isIdempotent: Bool { true }
-    static var interleaves: Bool { true }
 }
 
 extension EntityKind {

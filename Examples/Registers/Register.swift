@@ -19,7 +19,6 @@ extension RegisterRead: EntityMessage {
     typealias Reply = RegisterResult
     static var method: UInt16 { 0x0e13 }
     static var isIdempotent: Bool { true }
-    static var interleaves: Bool { true }
 }
 
 extension EntityKind {

@@ -96,7 +96,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public static let stalePublisher = Self(10_024, "a newer publisher holds this channel")
     public static let fenced = Self(10_025, "this node was declared dead and starts again")
     public static let mediaUnreadable = Self(10_026, "the media cannot be decoded")
-    public static let callCycle = Self(10_028, "the entities wait for one another")
+    // 10028 is retired: it was for entities that waited for one another.
     public static let versionConflict = Self(10_030, "the record does not have the expected version")
     public static let certificateRevoked = Self(10_032, "the node's certificate is revoked")
 
@@ -163,7 +163,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
         malformed, frameTooLarge, versionUnsupported, methodUnknown, deadlineExceeded, cancelled, overloaded, linkLost,
         moved, noRoute, wrongCluster, noOwnership, staleEpoch, handshakeTimeout, idleTimeout, slowReader, shuttingDown,
         internalFailure, addressInUse, stateForeign, storageFailed, configurationInvalid, tooManyStreams,
-        stalePublisher, fenced, mediaUnreadable, callCycle, versionConflict, certificateRevoked,
+        stalePublisher, fenced, mediaUnreadable, versionConflict, certificateRevoked,
         tokenInvalid, tokenExpired, kicked, notAllowed,
         peerTimedOut, hungUp, openingTimedOut, noRelayAddress, peerHandshakeTimedOut, deviceTokenRefused,
         deviceChannelsFull, connectionIdle, destinationUnknown, tokenRefused, deviceDisabled, duplicateConnection,

@@ -190,9 +190,6 @@ extension ErrorCode {
             .mediaUnreadable, "mediaUnreadable", [.sdk],
             "Use a file, stream or codec that the machine's libavcodec supports; the message names the problem."),
         Explanation(
-            .callCycle, "callCycle", [.client, .node],
-            "Do not retry: entities ask each other in a circle. Change the service so that one of them sends instead."),
-        Explanation(
             .versionConflict, "versionConflict", [.client, .node, .operator],
             "Read the record again, apply the change to it, and retry."),
         Explanation(

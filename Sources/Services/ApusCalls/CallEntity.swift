@@ -36,7 +36,6 @@ extension CallPeek: EntityMessage {
     package typealias Reply = CallParties
     package static var method: UInt16 { 0x014a }
     package static var isIdempotent: Bool { true }
-    package static var interleaves: Bool { true }
 }
 
 /// A call asks its owner's node to record a message.

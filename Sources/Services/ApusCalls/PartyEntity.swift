@@ -43,7 +43,6 @@ extension CallReach: EntityMessage {
     package typealias Reply = CallReachable
     package static var method: UInt16 { 0x0149 }
     package static var isIdempotent: Bool { true }
-    package static var interleaves: Bool { true }
 }
 
 /// The owner of a party sends a notice to the node of a connection.

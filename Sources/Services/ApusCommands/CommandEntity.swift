@@ -57,7 +57,6 @@ extension CommandRead: EntityMessage {
     typealias Reply = CommandReadReply
     static var method: UInt16 { 0x0137 }
     static var isIdempotent: Bool { true }
-    static var interleaves: Bool { true }
 }
 
 extension CommandSetOrder: EntityMessage {

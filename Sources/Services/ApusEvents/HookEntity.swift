@@ -37,7 +37,6 @@ extension HookLook: EntityMessage {
     typealias Reply = HookQueue
     static var method: UInt16 { 0x0163 }
     static var isIdempotent: Bool { true }
-    static var interleaves: Bool { true }
 }
 
 extension HookFound: EntityMessage {

@@ -16,7 +16,6 @@ extension ThingRead: EntityMessage {
     typealias Reply = ThingReadReply
     static var method: UInt16 { 0x0121 }
     static var isIdempotent: Bool { true }
-    static var interleaves: Bool { true }
 }
 
 extension ThingWrite: EntityMessage {
@@ -43,7 +42,6 @@ extension ThingListPending: EntityMessage {
     typealias Reply = ThingListPendingReply
     static var method: UInt16 { 0x0126 }
     static var isIdempotent: Bool { true }
-    static var interleaves: Bool { true }
 }
 
 extension ThingWithdraw: EntityMessage {

@@ -8,13 +8,15 @@ import Testing
 struct EntityCallTests {
     private let node = NodeID(name: NodeName(unchecked: "a"), incarnation: 1)
 
+    private let sender = EntityHeader(kind: .probe, shard: ShardID(7), epoch: 9, key: "one")
+
     private func calls() -> [EntityCall] {
         var full = EntityCall()
         full.node = node
         full.identity = "account-1"
         full.timeLeft = .milliseconds(1500)
         full.request = RequestID(high: 1, low: .max)
-        full.chain = CallChain(sender: EntityHeader(kind: .probe, shard: ShardID(7), epoch: 9, key: "one"))
+        full.sender = sender
         var plain = EntityCall()
         plain.node = node
         var asked = plain
@@ -63,6 +65,27 @@ struct EntityCallTests {
         #expect(EntityCall(from: &reserved, node: node) == plain && reserved.readableBytes == 0)
         var unknown = ByteBuffer(bytes: [0x20])
         #expect(EntityCall(from: &unknown, node: node) == nil)
+    }
+
+    @Test("A sender is written as a list of one, which nodes of earlier releases read, and another number is refused")
+    func oneSender() {
+        var call = EntityCall()
+        call.node = node
+        call.sender = sender
+        let header: [UInt8] = [15, 0, 7, 0, 0, 0, 9, 3] + Array("one".utf8)
+        #expect(Array(bytes(call).readableBytesView) == [0x10, 1] + header)
+        for count in [0, 2, 3] {
+            let headers = Array(repeating: header, count: count).flatMap { $0 }
+            var buffer = ByteBuffer(bytes: [0x10, UInt8(count)] + headers)
+            #expect(EntityCall(from: &buffer, node: node) == nil && buffer.readableBytes == 2 + headers.count)
+        }
+    }
+
+    @Test("A sender is stale once a later epoch of its shard is known")
+    func stale() {
+        for (known, isStale) in [(Epoch(8), false), (9, false), (10, true)] {
+            #expect(sender.isStale { $0 == ShardID(7) ? known : 0 } == isStale)
+        }
     }
 
     @Test("Time that is over is none, and more than a wire number holds is cut")

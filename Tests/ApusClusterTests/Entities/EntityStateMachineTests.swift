@@ -9,13 +9,13 @@ private struct Run {
     var machine: Machine
     /// What became of each message, in order.
     var said: [String] = []
-    /// Messages that have their turn and have not ended.
+    /// Messages that are carried out and have not ended.
     var running: [(request: Machine.Request, content: Int)] = []
     var commits: [Machine.State] = []
     var loads = 0
     var isOver = false
-    /// Messages whose handlers suspend.
-    var turns: Set<String> = []
+    /// Messages that end when a test says so.
+    var slow: Set<String> = []
 
     init(isKept: Bool = true, callCountMax: Int = 16) {
         var configuration = Machine.Configuration(isKept: isKept, isSame: { $0 == $1 })
@@ -35,8 +35,8 @@ private struct Run {
     static func id(_ number: UInt64) -> RequestID { RequestID(high: 0, low: number) }
 
     /// "add" adds one, "note" adds one that may be lost, "fail" fails, all else reads.
-    mutating func send(_ name: String, id: UInt64? = nil, interleaves: Bool = false) {
-        perform(machine.came(Machine.Request(call: name, id: id.map(Self.id), interleaves: interleaves)))
+    mutating func send(_ name: String, id: UInt64? = nil) {
+        perform(machine.came(Machine.Request(call: name, id: id.map(Self.id))))
     }
 
     mutating func end(_ request: Machine.Request, _ content: Int) {
@@ -55,9 +55,7 @@ private struct Run {
             switch action {
             case .load: loads += 1
             case .run(let request, let content):
-                if turns.contains(request.call) { running.append((request, content)) } else { end(request, content) }
-            case .read(let request, let content):
-                perform(machine.interleavedEnded("\(request.call)=\(content)"))
+                if slow.contains(request.call) { running.append((request, content)) } else { end(request, content) }
             case .commit(let state, _): commits.append(state)
             case .finish(let ending): said.append(ending)
             case .repeatAnswer(let call, .reply(let bytes)): said.append("\(call)=again \(bytes[0])")
@@ -93,25 +91,23 @@ struct EntityStateMachineTests {
     @Test("A state with changes that were never confirmed is written once more before anybody is answered")
     func unconfirmedLoad() {
         var memory = RequestMemory()
-        _ = memory.begin(Run.id(7))
-        memory.end(Run.id(7), .reply([42]))
+        memory.remember(Run.id(7), .reply([42]))
         var run = Run()
         run.send("get a")
         run.send("add b", id: 7)
-        run.send("get c", interleaves: true)
+        run.send("get c")
         run.perform(run.machine.loaded(Machine.State(content: 42, memory: memory), isConfirmed: false))
         #expect(run.said.isEmpty)
         #expect(run.commits.map(\.content) == [42])
         run.committed()
-        #expect(run.said.sorted() == ["add b=again 42", "get a=42", "get c=42"])
+        #expect(run.said == ["get a=42", "add b=again 42", "get c=42"])
         #expect(run.commits.count == 1 && run.machine.isIdle)
     }
 
     @Test("Where such a state is lost, a repetition is not answered from it")
     func lostLoad() {
         var memory = RequestMemory()
-        _ = memory.begin(Run.id(7))
-        memory.end(Run.id(7), .reply([42]))
+        memory.remember(Run.id(7), .reply([42]))
         var run = Run()
         run.send("add b", id: 7)
         run.perform(run.machine.loaded(Machine.State(content: 42, memory: memory), isConfirmed: false))
@@ -145,7 +141,7 @@ struct EntityStateMachineTests {
         run.committed()
         #expect(run.said == ["note a=1"])
 
-        run.turns = ["note b"]
+        run.slow = ["note b"]
         run.send("note b")
         let address = EntityAddress(kind: EntityKind(rawValue: 9), key: "b", shard: ShardID(key: "b"))
         let reminder = Reminder(entity: address, name: "later", id: Run.id(1), due: 5, payload: [])
@@ -235,29 +231,29 @@ struct EntityStateMachineTests {
         #expect(run.said == ["fail a=error", "add a=1"])
     }
 
-    @Test("While a message asks others no other is carried out; one that interleaves reads what was before")
-    func turns() {
+    @Test("While a message is carried out no other is, and the others follow in their order")
+    func oneAtATime() {
         var run = Run.loaded()
-        run.turns = ["add slow", "fail slow"]
+        run.slow = ["add slow"]
         run.send("add slow", id: 1)
         run.send("add b")
-        run.send("get c", interleaves: true)
+        run.send("get c")
         run.send("add slow too", id: 1)
-        #expect(run.said == ["get c=0"])
+        #expect(run.said.isEmpty && run.machine.callCount == 4)
         let (request, content) = run.running.removeFirst()
         run.end(request, content)
-        // The repetition has the first one's answer, which its own change confirms.
-        #expect(run.said == ["get c=0"])
+        #expect(run.said.isEmpty && run.running.isEmpty)
         run.committed()
+        #expect(run.said == ["add slow=1"])
         run.committed()
-        #expect(run.said == ["get c=0", "add slow=1", "add slow too=again 1", "add b=2"])
-        #expect(run.machine.state.content == 2)
+        #expect(run.said == ["add slow=1", "add b=2", "get c=2", "add slow too=again 1"])
+        #expect(run.machine.state.content == 2 && run.machine.isIdle)
     }
 
-    @Test("Where the turn fails, its repetition has a turn of its own")
-    func failedTurn() {
+    @Test("Where a request fails, its repetition that waited is carried out")
+    func failedWithRepetition() {
         var run = Run.loaded()
-        run.turns = ["fail slow"]
+        run.slow = ["fail slow"]
         run.send("fail slow", id: 1)
         run.send("add again", id: 1)
         let (request, content) = run.running.removeFirst()
@@ -279,10 +275,10 @@ struct EntityStateMachineTests {
         #expect(run.said.last == "get b=1")
     }
 
-    @Test("A lost commit ends the activation: who had not got its turn may come again, the others may have been heard")
+    @Test("A lost commit ends the activation: who was not carried out may come again, the others may have been heard")
     func lost() {
         var run = Run.loaded()
-        run.turns = ["add slow"]
+        run.slow = ["add slow"]
         run.send("add a")
         run.send("add b")
         run.send("add slow")
@@ -328,7 +324,7 @@ struct EntityStateMachineTests {
         let entity = EntityAddress(kind: .probe, key: "one")
         let first = Reminder(entity: entity, name: "ring", id: Run.id(1), due: 5)
         let second = Reminder(entity: entity, name: "ring", id: Run.id(2), due: 9)
-        run.turns = ["get remind"]
+        run.slow = ["get remind"]
         for changes in [[ReminderChange.set(first)], [.set(second), .delivered(first)], [.delivered(second)]] {
             run.send("get remind")
             let (_, content) = run.running.removeFirst()
@@ -345,7 +341,7 @@ struct EntityStateMachineTests {
     func anyOrder(seed: Int) {
         var generator = SeededRandom(seed: UInt64(seed))
         var run = Run(callCountMax: 8)
-        run.turns = ["add slow", "get slow", "fail slow"]
+        run.slow = ["add slow", "get slow", "fail slow"]
         var sent = 0
         var (confirmed, checkedCount, answeredMax) = (0, 0, 0)
         let kinds = ["add", "get", "fail", "add slow", "get slow", "fail slow"]
@@ -355,7 +351,7 @@ struct EntityStateMachineTests {
                 let kind = kinds.randomElement(using: &generator) ?? "get"
                 let id = Bool.random(using: &generator) ? UInt64.random(in: 0..<6, using: &generator) : nil
                 sent += 1
-                run.send(kind, id: id, interleaves: kind == "get" && Bool.random(using: &generator))
+                run.send(kind, id: id)
             case 5: run.perform(run.machine.loaded(Machine.State(content: 0, memory: RequestMemory())))
             case 6..<8:
                 if let first = run.running.first {

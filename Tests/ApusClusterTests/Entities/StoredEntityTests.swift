@@ -10,10 +10,11 @@ struct StoredEntityTests {
 
     private func stored() -> StoredEntity {
         var memory = RequestMemory()
-        memory.end(RequestID(high: 1, low: 2), .reply([3, 4]))
-        memory.end(RequestID(high: .max, low: 0), .failure(code: 8023, message: "the device is bound to another user"))
-        memory.end(RequestID(high: 5, low: 6), .notKept)
-        memory.end(RequestID(high: 7, low: 8), .reply([]))
+        memory.remember(RequestID(high: 1, low: 2), .reply([3, 4]))
+        memory.remember(
+            RequestID(high: .max, low: 0), .failure(code: 8023, message: "the device is bound to another user"))
+        memory.remember(RequestID(high: 5, low: 6), .notKept)
+        memory.remember(RequestID(high: 7, low: 8), .reply([]))
         let reminders = [
             Reminder(entity: address, name: "ring", id: RequestID(high: 1, low: .max), due: 1_800_000_000_000),
             Reminder(entity: address, name: "end", id: RequestID(high: 0, low: 0), due: -1, payload: [7]),

@@ -47,13 +47,12 @@ struct EntityRecordTests {
         #expect(try await Self.clocks.load(clock, from: store) == nil)
         var memory = RequestMemory()
         let id = RequestID(high: 3, low: 4)
-        _ = memory.begin(id)
-        memory.end(id, .reply([1, 2]))
+        memory.remember(id, .reply([1, 2]))
         #expect(try await Self.clocks.save(clock, Self.time(5, 6), memory, after: 0, fence: fence, in: store) == 1)
         let found = try #require(try await Self.clocks.load(clock, from: store))
         #expect(found.content == Self.time(5, 6) && found.version == 1)
-        var again = found.memory
-        #expect(again.begin(id) == .answered(.reply([1, 2])))
+        let again = found.memory
+        #expect(again.find(id) == .answered(.reply([1, 2])))
         #expect(try await Self.clocks.save(clock, Self.time(8), again, after: 1, fence: fence, in: store) == 2)
         await #expect(throws: ApusError(.versionConflict)) {
             try await Self.clocks.save(clock, Self.time(9), again, after: 1, fence: fence, in: store)

@@ -1,12 +1,11 @@
 package import ApusCore
 package import NIOCore
 
-/// The context of a message to an entity: its sender, the identity on whose behalf it was sent, the chain of entities,
-/// and the deadline (D15).
+/// The context of a message to an entity: its sender, the identity on whose behalf it was sent, and the deadline (D15).
 ///
 /// On the wire it follows the entity's header (``EntityHeader``), big endian: `u8 marks`, then the fields that the
 /// marks announce, in this order: `u32` milliseconds left, 16 bytes of request id, 16 bytes without a meaning, `u8
-/// length` and identity, the chain (``CallChain``). The trace is in the frame's header.
+/// length` and identity, `u8 1` and the header of the entity that sent it. The trace is in the frame's header.
 ///
 /// The link's handshake authenticates the node. The other fields are claims of that node.
 package struct EntityCall: Sendable, Equatable {
@@ -17,9 +16,12 @@ package struct EntityCall: Sendable, Equatable {
         /// 16 bytes that are skipped. No node sends them.
         static let reserved = Self(rawValue: 4)
         static let identity = Self(rawValue: 8)
-        static let chain = Self(rawValue: 16)
-        static let all: Self = [.timeLeft, .request, .reserved, .identity, .chain]
+        static let sender = Self(rawValue: 16)
+        static let all: Self = [.timeLeft, .request, .reserved, .identity, .sender]
     }
+
+    /// The number before the sender's header. There is one sender.
+    private static let senderCount: UInt8 = 1
 
     /// The longest name of an identity, in bytes.
     package static let identityByteCountMax = 63
@@ -32,10 +34,12 @@ package struct EntityCall: Sendable, Equatable {
     package var timeLeft: Duration?
     /// Identifies the request if its caller may repeat it.
     package var request: RequestID?
-    /// The span that sent it; nil if it is not traced. An entity's messages wait for one another outside of tasks, so
-    /// each has its own.
+    /// The span that sent it; nil if it is not traced.
     package var trace: TraceContext?
-    package var chain = CallChain()
+    /// The entity that sends it, with the epoch under which it does; nil if the sender is not an entity. A receiver
+    /// that has seen a later epoch of the sender's shard refuses the message (10013), so messages of a former owner
+    /// have no effect.
+    package var sender: EntityHeader?
 
     package init() {}
 
@@ -44,7 +48,7 @@ package struct EntityCall: Sendable, Equatable {
         if isWaitedFor { marks.insert(.timeLeft) }
         if request != nil { marks.insert(.request) }
         if identity != nil { marks.insert(.identity) }
-        if !chain.isEmpty { marks.insert(.chain) }
+        if sender != nil { marks.insert(.sender) }
         return marks
     }
 
@@ -54,7 +58,7 @@ package struct EntityCall: Sendable, Equatable {
         if isWaitedFor { count += 4 }
         if request != nil { count += 16 }
         if let identity { count += 1 + identity.utf8.count }
-        if !chain.isEmpty { count += chain.byteCount }
+        if let sender { count += 1 + sender.byteCount }
         return count
     }
 
@@ -78,7 +82,10 @@ package struct EntityCall: Sendable, Equatable {
             writer.write(UInt8(truncatingIfNeeded: identity.utf8.count))
             writer.write(identity)
         }
-        if !chain.isEmpty { chain.encode(into: &writer) }
+        if let sender {
+            writer.write(Self.senderCount)
+            sender.encode(into: &writer)
+        }
     }
 
     /// Decodes a context from the front of the buffer. Returns nil, and consumes nothing, if there is none.
@@ -108,9 +115,11 @@ package struct EntityCall: Sendable, Equatable {
             else { return nil }
             identity = name
         }
-        if marks.contains(.chain) {
-            guard let callers = CallChain(from: &reader), !callers.isEmpty else { return nil }
-            chain = callers
+        if marks.contains(.sender) {
+            guard reader.read(UInt8.self) == Self.senderCount, let header = EntityHeader(from: &reader) else {
+                return nil
+            }
+            sender = header
         }
     }
 }

@@ -20,6 +20,9 @@ package struct EntityHeader: Sendable, Equatable {
         self.key = key
     }
 
+    /// True if a later epoch of the entity's shard is known: the entity is one of a former owner.
+    package func isStale(knowing known: (ShardID) -> Epoch) -> Bool { epoch < known(shard) }
+
     /// The header's length, in bytes.
     var byteCount: Int { 8 + key.utf8.count }
 

@@ -120,9 +120,7 @@ final class EntityHost: Sendable {
                 executor.later { self.handle(request, payload, activation, body) }
             }
         case .deferred(let body):
-            var call = call
-            if let span = request.span { call.trace = span.trace }
-            activation.executor.perform { [call] in
+            activation.executor.perform {
                 body(activation.actor, payload, call) { result in
                     _ = self.finish(activation)
                     Self.answer(request, result)

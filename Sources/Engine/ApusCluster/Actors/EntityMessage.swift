@@ -30,14 +30,10 @@ package protocol EntityMessage: RemoteMessage {
     /// True if handling it twice has the same effect as once. Such a message is sent again if the link is lost in
     /// flight. The default is false; the call then ends with 10008.
     static var isIdempotent: Bool { get }
-    /// True if it only reads and may run in parallel to a message whose handler calls others (D15). The default is
-    /// false.
-    static var interleaves: Bool { get }
 }
 
 extension EntityMessage {
     package static var isIdempotent: Bool { false }
-    package static var interleaves: Bool { false }
 }
 
 /// A message to a node itself, not to one of its entities.

@@ -36,11 +36,11 @@ package struct EntityRef<Entity: Actor>: Sendable {
     ///
     /// - Parameters:
     ///   - timeout: for all attempts together.
-    ///   - call: the identity and the chain on whose behalf it is sent. With a request id the message is repeated
-    ///     even if it may have been carried out, since the entity then repeats its stored answer.
+    ///   - call: the sender and the identity on whose behalf it is sent. With a request id the message is repeated even
+    ///     if it may have been carried out, since the entity then repeats its stored answer.
     /// - Throws: 10005 after the deadline, 10010 if this node is in a minority that does not hear the owner, 10006 if
     ///   the task was cancelled, 10007 if a limit is reached, 10008 if the link or the shard was lost in flight, 10004
-    ///   for a method that is not handled, 10013 if the calling entity's shard has another owner, or the handler's
+    ///   for a method that is not handled, 10013 if the sending entity's shard has another owner, or the handler's
     ///   error.
     package func ask<M: EntityMessage>(
         _ message: M, timeout: Duration = .seconds(5), call: EntityCall = EntityCall()
@@ -140,7 +140,7 @@ package struct EntityRef<Entity: Actor>: Sendable {
         guard let host, let handler = host.handler(of: M.method)?.typed as? TypedHandler<M> else {
             throw Obstacle.refused(ApusError(.methodUnknown))
         }
-        if let error = registry.refusal(of: call.chain) { throw Obstacle.refused(error) }
+        if let error = registry.refusal(of: call.sender) { throw Obstacle.refused(error) }
         switch host.admit(address.key, address.shard, epoch) {
         case .moved: throw Obstacle.moved
         case .overloaded: throw Obstacle.refused(ApusError(.overloaded))

@@ -220,7 +220,7 @@ package final class EntityRegistry: Sendable {
         guard let host = host(header.kind) else {
             return request.fail(ApusError(.methodUnknown, "the entity kind \(header.kind) is unknown at this node"))
         }
-        if let error = refusal(of: call.chain) { return request.fail(error) }
+        if let error = refusal(of: call.sender) { return request.fail(error) }
         switch host.received(request, header: header, call: call, payload: payload) {
         case .handled: break
         case .methodUnknown: request.fail(ApusError(.methodUnknown))
@@ -229,11 +229,11 @@ package final class EntityRegistry: Sendable {
         }
     }
 
-    /// The refusal of a message of a former owner: 10013 if a later epoch of the calling entity's shard is known.
-    func refusal(of chain: CallChain) -> ApusError? {
-        guard !chain.isEmpty else { return nil }
-        let isStale = state.withLock { state in chain.isStale { state.routes.epoch(of: $0) } }
-        return isStale ? ApusError(.staleEpoch, "another node owns the shard of the asking entity") : nil
+    /// The refusal of a message of a former owner: 10013 if a later epoch of the sending entity's shard is known.
+    func refusal(of sender: EntityHeader?) -> ApusError? {
+        guard let sender else { return nil }
+        let isStale = state.withLock { state in sender.isStale { state.routes.epoch(of: $0) } }
+        return isStale ? ApusError(.staleEpoch, "another node owns the shard of the sending entity") : nil
     }
 
     private func refuse(_ request: InboundRequest, _ shard: ShardID) {

@@ -98,12 +98,10 @@ package struct RequestMemory: Sendable, Equatable {
 
     /// The status of a request that arrived.
     package enum Finding: Sendable, Equatable {
-        /// It must be carried out. ``end(_:_:)`` follows.
+        /// It must be carried out.
         case new
-        /// It is being carried out. Its answer also answers the repetition.
-        case underWay
         case answered(Answer)
-        /// The id was given to another request, which is stored or in progress. It must be refused.
+        /// The id was given to another request, whose answer is stored. It must be refused.
         case isOfAnother
     }
 
@@ -115,7 +113,6 @@ package struct RequestMemory: Sendable, Equatable {
     private let configuration: Configuration
     /// In the order in which they were answered.
     private var answers: OrderedDictionary<RequestID.Key, Entry> = [:]
-    private var underWay: [RequestID.Key: RequestID] = [:]
     private(set) var byteCount = 0
 
     package init(configuration: Configuration = Configuration()) { self.configuration = configuration }
@@ -128,30 +125,19 @@ package struct RequestMemory: Sendable, Equatable {
         for (id, answer) in carried { remember(id, answer) }
     }
 
-    /// The answers that the state includes, oldest first. Requests in progress are not included, since their changes
-    /// are not in the state either.
+    /// The answers that the state includes, oldest first.
     package var carried: [(id: RequestID, answer: Answer)] { answers.values.map { ($0.id, $0.answer) } }
 
     package var count: Int { answers.count }
 
-    /// A request arrived.
-    package mutating func begin(_ id: RequestID) -> Finding {
-        if let known = answers[id.key] { return known.id == id ? .answered(known.answer) : .isOfAnother }
-        if let known = underWay[id.key] { return known == id ? .underWay : .isOfAnother }
-        underWay[id.key] = id
-        return .new
+    /// The status of a request that is about to be carried out.
+    package func find(_ id: RequestID) -> Finding {
+        guard let known = answers[id.key] else { return .new }
+        return known.id == id ? .answered(known.answer) : .isOfAnother
     }
 
     /// A request was carried out. Its answer and its changes are one change of the state.
-    package mutating func end(_ id: RequestID, _ answer: Answer) {
-        underWay[id.key] = nil
-        remember(id, answer)
-    }
-
-    /// A request was not carried out and changed nothing. It may come again.
-    package mutating func giveUp(_ id: RequestID) { underWay[id.key] = nil }
-
-    private mutating func remember(_ id: RequestID, _ answer: Answer) {
+    package mutating func remember(_ id: RequestID, _ answer: Answer) {
         let kept = answer.byteCount <= configuration.byteCountMax ? answer : .notKept
         if let earlier = answers.removeValue(forKey: id.key) { byteCount -= earlier.answer.byteCount }
         answers[id.key] = Entry(id: id, answer: kept)
@@ -161,7 +147,5 @@ package struct RequestMemory: Sendable, Equatable {
         }
     }
 
-    package static func == (left: Self, right: Self) -> Bool {
-        left.answers == right.answers && left.underWay == right.underWay
-    }
+    package static func == (left: Self, right: Self) -> Bool { left.answers == right.answers }
 }

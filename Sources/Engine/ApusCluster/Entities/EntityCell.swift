@@ -1,5 +1,4 @@
 import ApusCore
-import ApusTracing
 import ApusTransport
 import DequeModule
 import NIOCore
@@ -21,14 +20,10 @@ final class EntityWork<Content: EntityContent>: Sendable {
 
     enum Body: Sendable {
         case change(@Sendable (inout Content, inout EntityScope) -> Outcome)
-        /// Only reads, and interleaves.
         case read(@Sendable (Content, EntityScope) -> Outcome)
-        /// Calls other entities.
-        case turn(@Sendable (EntityTurn<Content>) async -> Outcome)
     }
 
     let call: EntityCall
-    let deadline: MonotonicTime?
     let body: Body
     let refuse: @Sendable (ApusError) -> Void
     let repeatAnswer: @Sendable (RequestMemory.Answer) -> Void
@@ -37,13 +32,12 @@ final class EntityWork<Content: EntityContent>: Sendable {
         _ call: EntityCall, _ body: Body, refuse: @escaping @Sendable (ApusError) -> Void,
         repeatAnswer: @escaping @Sendable (RequestMemory.Answer) -> Void
     ) {
-        self.call = call
-        deadline = call.timeLeft.map { MonotonicTime.now() + $0 }
-        (self.body, self.refuse, self.repeatAnswer) = (body, refuse, repeatAnswer)
+        (self.call, self.body, self.refuse, self.repeatAnswer) = (call, body, refuse, repeatAnswer)
     }
 
-    var interleaves: Bool {
-        if case .read = body { true } else { false }
+    /// The id of a request whose answer is stored; nil if it only reads, or its caller does not repeat it.
+    var id: RequestID? {
+        if case .read = body { nil } else { call.request }
     }
 }
 
@@ -75,8 +69,6 @@ final class EntityWays<Content: EntityContent>: Sendable {
     let definition: EntityDefinition<Content>
     let states: any EntityStates<Content>
     weak let registry: EntityRegistry?
-    /// True if the node traces.
-    let isTraced: Bool
     /// Called when reminders were set, cancelled or delivered, once that is part of the entity's state.
     let reminded: @Sendable ([ReminderChange]) -> Void
     /// The cluster's clock, Unix milliseconds.
@@ -90,7 +82,6 @@ final class EntityWays<Content: EntityContent>: Sendable {
     ) {
         (self.definition, self.states) = (definition, states)
         self.registry = registry
-        isTraced = registry?.transport.tracer != nil
         permission = definition.durability == .none ? nil : registry?.view.permission
         (self.reminded, self.wallMilliseconds) = (reminded, wallMilliseconds)
     }
@@ -111,7 +102,6 @@ package actor EntityCell<Content: EntityContent> {
     private var machine: Machine
     /// The version of the state that was read or written last.
     private var version: UInt64 = 0
-    private var turn: Task<Void, Never>?
     private var timers: [String: Task<Void, Never>] = [:]
     private var heldAnswers = HeldAnswers<Content>()
 
@@ -130,7 +120,7 @@ package actor EntityCell<Content: EntityContent> {
 
     func take(_ work: EntityWork<Content>) {
         if let error = refusal() { return work.refuse(error) }
-        perform(machine.came(Machine.Request(call: work, id: work.call.request, interleaves: work.interleaves)))
+        perform(machine.came(Machine.Request(call: work, id: work.id)))
     }
 
     private func perform(_ actions: [Machine.Action]) {
@@ -139,7 +129,6 @@ package actor EntityCell<Content: EntityContent> {
             switch action {
             case .load: load()
             case .run(let request, let content): run(request.call, content, &waiting)
-            case .read(let request, let content): read(request.call, content, &waiting)
             case .commit(let state, let earlier): keep(state, earlier)
             case .finish(let ending): answer(.ending(ending))
             case .repeatAnswer(let work, let bytes): answer(.repetition(work, bytes))
@@ -163,34 +152,7 @@ package actor EntityCell<Content: EntityContent> {
         case .read(let body):
             let outcome = body(content, scope)
             waiting += machine.ended(result(outcome, nil, scope, work))
-        case .turn(let body):
-            // Calls to others, and their answers, pass while no other message of this entity is handled.
-            guard ways.isTraced else { return startTurn(work, content, scope, body) }
-            // A message that waited starts in the task of the one before it, whose trace is not its own.
-            TraceContext.within(work.call.trace) { startTurn(work, content, scope, body) }
         }
-    }
-
-    private func startTurn(
-        _ work: EntityWork<Content>, _ content: Content, _ scope: EntityScope,
-        _ body: @escaping @Sendable (EntityTurn<Content>) async -> EntityWork<Content>.Outcome
-    ) {
-        turn = Task { [weak registry = ways.registry] in
-            let turn = EntityTurn(content: content, scope: scope, registry: registry)
-            let outcome = await body(turn)
-            self.turnEnded(self.result(outcome, turn.content, turn.scope, work))
-        }
-    }
-
-    private func turnEnded(_ result: Machine.Result) {
-        turn = nil
-        perform(machine.ended(result))
-    }
-
-    private func read(_ work: EntityWork<Content>, _ content: Content, _ waiting: inout Deque<Machine.Action>) {
-        guard case .read(let body) = work.body else { return }
-        let outcome = body(content, makeScope(work))
-        waiting += machine.interleavedEnded(EntityEnding(work, send: outcome.send))
     }
 
     private func result(
@@ -207,8 +169,8 @@ package actor EntityCell<Content: EntityContent> {
 
     private func makeScope(_ work: EntityWork<Content>) -> EntityScope {
         EntityScope(
-            address: address, epoch: epoch, call: work.call, deadline: work.deadline,
-            wallMilliseconds: ways.wallMilliseconds(), reminders: machine.state.reminders,
+            address: address, epoch: epoch, call: work.call, wallMilliseconds: ways.wallMilliseconds(),
+            reminders: machine.state.reminders,
             makeID: {
                 var generator = SystemRandomNumberGenerator()
                 return RequestID(using: &generator)
@@ -281,11 +243,8 @@ package actor EntityCell<Content: EntityContent> {
     private func makeCall(_ cause: EntityCall, index: UInt64) -> EntityCall {
         var call = EntityCall()
         call.identity = cause.identity
-        // Distinct from the ids of a turn's requests.
         call.request = cause.request?.derived(.max - index)
-        // Nobody waits for a tell: the chain begins with its sender.
-        let sender = EntityHeader(kind: address.kind, shard: address.shard, epoch: epoch, key: address.key)
-        call.chain = CallChain(sender: sender)
+        call.sender = EntityHeader(kind: address.kind, shard: address.shard, epoch: epoch, key: address.key)
         return call
     }
 
@@ -332,7 +291,6 @@ package actor EntityCell<Content: EntityContent> {
     func leave() { perform(machine.leave()) }
 
     private func leaveHost() {
-        turn?.cancel()
         for timer in timers.values { timer.cancel() }
         timers = [:]
         heldAnswers.refuseAll()

@@ -5,8 +5,8 @@ import SwiftProtobuf
 /// The definition of a kind of entity by its service: its number, name, durability and messages (D15).
 ///
 /// A handler is a function on the state. It uses only its arguments, and has no effect except its changes to them.
-/// Handlers run where the message arrives, one at a time, so they must be short. A handler that calls other entities
-/// has a turn (``onTurn(_:_:)``). A handler that only reads may interleave (``onReading(_:_:)``).
+/// Handlers run where the message arrives, one at a time, so they must be short. A handler waits for nothing: it sends
+/// messages to others (``EntityScope/tell(_:_:_:)``), and their answers are messages too.
 package struct EntityDefinition<Content: EntityContent>: Sendable {
     package typealias Timer = @Sendable (inout Content, _ name: String, inout EntityScope) throws(ApusError) -> Void
     typealias Registration = @Sendable (inout EntityHandlers<EntityCell<Content>>) -> Void
@@ -46,7 +46,6 @@ package struct EntityDefinition<Content: EntityContent>: Sendable {
         _ type: M.Type,
         _ body: @escaping @Sendable (inout Content, M, inout EntityScope) throws(ApusError) -> M.Reply
     ) {
-        precondition(!M.interleaves, "a message that interleaves only reads")
         add(M.self) { message, isRemembered, answer in
             .change { content, scope in
                 Self.outcome(isRemembered, answer) { () throws(ApusError) in try body(&content, message, &scope) }
@@ -54,34 +53,13 @@ package struct EntityDefinition<Content: EntityContent>: Sendable {
         }
     }
 
-    /// Adds a message that only reads.
-    ///
-    /// If the message type interleaves, the body may run during a turn. It then reads the state from before the turn.
+    /// Adds a message that only reads. Its answer is not stored: a repetition of the request reads again.
     package mutating func onReading<M: EntityMessage>(
         _ type: M.Type, _ body: @escaping @Sendable (Content, M, EntityScope) throws(ApusError) -> M.Reply
     ) {
         add(M.self) { message, isRemembered, answer in
-            let read: @Sendable (Content, EntityScope) -> EntityWork<Content>.Outcome = { content, scope in
+            .read { content, scope in
                 Self.outcome(isRemembered, answer) { () throws(ApusError) in try body(content, message, scope) }
-            }
-            return M.interleaves ? .read(read) : .change { content, scope in read(content, scope) }
-        }
-    }
-
-    /// Adds a message whose handler calls other entities. The entity handles no other message until the handler has
-    /// ended.
-    package mutating func onTurn<M: EntityMessage>(
-        _ type: M.Type, _ body: @escaping @Sendable (EntityTurn<Content>, M) async throws(ApusError) -> M.Reply
-    ) {
-        precondition(!M.interleaves, "a message that interleaves only reads")
-        add(M.self) { message, isRemembered, answer in
-            .turn { turn in
-                do throws(ApusError) {
-                    let reply = try await body(turn, message)
-                    return Self.success(isRemembered, reply, answer)
-                } catch {
-                    return .init(isFailure: true, send: { answer(.failure(error)) })
-                }
             }
         }
     }

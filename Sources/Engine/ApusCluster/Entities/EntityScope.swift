@@ -5,7 +5,7 @@ package import ApusCore
 ///
 /// Messages, reminders and timers take effect when the change is confirmed. They have no effect if the handler throws.
 /// If the node dies between the confirmation and the sending, its tells are lost. A message that must not be lost is
-/// sent with ask, or from a reminder.
+/// sent from a reminder.
 package struct EntityScope: Sendable {
     /// The most timers of an entity.
     package static let timerCountMax = 16
@@ -19,10 +19,8 @@ package struct EntityScope: Sendable {
     package let address: EntityAddress
     /// The shard's epoch. Everything that the entity sends carries it.
     package let epoch: Epoch
-    /// The caller, the identity on whose behalf it called, and the chain.
+    /// The sender, and the identity on whose behalf it sent the message.
     package let call: EntityCall
-    /// The time at which the caller stops waiting; nil for a tell.
-    package let deadline: MonotonicTime?
     /// The cluster's clock, Unix milliseconds.
     package let wallMilliseconds: Int64
 
@@ -44,11 +42,11 @@ package struct EntityScope: Sendable {
     package var isDone = false
 
     init(
-        address: EntityAddress, epoch: Epoch, call: EntityCall, deadline: MonotonicTime?, wallMilliseconds: Int64,
-        reminders: [Reminder], makeID: @escaping @Sendable () -> RequestID
+        address: EntityAddress, epoch: Epoch, call: EntityCall, wallMilliseconds: Int64, reminders: [Reminder],
+        makeID: @escaping @Sendable () -> RequestID
     ) {
         (self.address, self.epoch, self.call, self.reminders) = (address, epoch, call, reminders)
-        (self.deadline, self.wallMilliseconds, self.makeID) = (deadline, wallMilliseconds, makeID)
+        (self.wallMilliseconds, self.makeID) = (wallMilliseconds, makeID)
     }
 
     /// Sends a message without an answer.
@@ -109,46 +107,4 @@ package struct EntityScope: Sendable {
 
     /// Cancels a timer. Has no effect if there is none.
     package mutating func cancelTimer(_ name: String) { timers.append((name, nil)) }
-}
-
-/// The turn of a message whose handler calls other entities. The entity handles no other message until the turn ends.
-///
-/// The handler works on a copy of the state. The copy becomes the entity's state when the handler returns. If the
-/// handler throws, the state is unchanged.
-///
-/// Isolation: confined to its handler's task.
-package final class EntityTurn<Content: EntityContent> {
-    package var content: Content
-    package var scope: EntityScope
-    private weak let registry: EntityRegistry?
-    private var askCount: UInt64 = 0
-
-    init(content: Content, scope: EntityScope, registry: EntityRegistry?) {
-        (self.content, self.scope, self.registry) = (content, scope, registry)
-    }
-
-    /// Calls another entity and waits for its answer, at most until the caller of this entity stops waiting.
-    ///
-    /// The request id is derived from that of the current message, so a repetition of that message sends the same
-    /// requests.
-    ///
-    /// - Throws: 10028 if the target already waits for this entity; 10013 if the shard has left this node; otherwise as
-    ///   ``EntityRef/ask(_:timeout:call:)``.
-    package func ask<Target: EntityContent, M: EntityMessage>(
-        _ kind: Target.Type, _ target: EntityAddress, _ message: M, timeout: Duration = .seconds(5)
-    ) async throws(ApusError) -> M.Reply {
-        guard let registry, registry.owns(scope.address.shard, scope.epoch) else { throw ApusError(.staleEpoch) }
-        var call = EntityCall()
-        call.identity = scope.call.identity
-        call.trace = scope.call.trace
-        call.chain = try scope.call.chain.through(
-            EntityHeader(
-                kind: scope.address.kind, shard: scope.address.shard, epoch: scope.epoch, key: scope.address.key),
-            to: target, interleaves: M.interleaves)
-        call.request = scope.call.request?.derived(askCount)
-        askCount += 1
-        var left = timeout
-        if let deadline = scope.deadline { left = min(left, try deadline.timeLeft()) }
-        return try await registry.ref(EntityCell<Target>.self, target).ask(message, timeout: left, call: call)
-    }
 }

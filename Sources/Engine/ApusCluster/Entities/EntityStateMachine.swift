@@ -7,8 +7,7 @@ import DequeModule
 /// **State first.** No message is carried out before the state is loaded. If the load fails, the activation ends, and
 /// the waiting messages are refused: they were not carried out.
 ///
-/// **One message at a time**, in the order of arrival, unless its method only reads and interleaves. A message that
-/// fails changes nothing.
+/// **One message at a time**, in the order of arrival. A message that fails changes nothing.
 ///
 /// **Answers follow their changes.** The answer to a message that changed the state is sent once a commit with the
 /// change is confirmed. So are the answers to all messages after it, since those may have seen the change. One commit
@@ -48,14 +47,10 @@ package struct EntityStateMachine<Content: Sendable, Call: Sendable, Ending: Sen
     /// A message, as the machine needs it.
     package struct Request: Sendable {
         package var call: Call
-        /// Nil if its caller does not repeat it.
+        /// Nil if its caller does not repeat it, or if it only reads.
         package var id: RequestID?
-        /// It only reads, and does not wait for other messages.
-        package var interleaves: Bool
 
-        package init(call: Call, id: RequestID? = nil, interleaves: Bool = false) {
-            (self.call, self.id, self.interleaves) = (call, id, interleaves)
-        }
+        package init(call: Call, id: RequestID? = nil) { (self.call, self.id) = (call, id) }
     }
 
     /// The result of a message.
@@ -104,8 +99,6 @@ package struct EntityStateMachine<Content: Sendable, Call: Sendable, Ending: Sen
         case load
         /// Carry it out on this state. `ended` follows, and nothing else is carried out until then.
         case run(Request, Content)
-        /// Let it read this state; `interleavedEnded` follows.
-        case read(Request, Content)
         /// Write it, over a state with the earlier reminders; `committed` follows.
         case commit(State, earlier: [Reminder])
         /// Send the result of the message.
@@ -137,13 +130,11 @@ package struct EntityStateMachine<Content: Sendable, Call: Sendable, Ending: Sen
 
     private let configuration: Configuration
     private var phase = Phase.new
-    private var waitingForState: Deque<Request> = []
-    private var mailbox: EntityMailbox<Request>
+    /// Messages that wait for the state, or for the message that runs.
+    private var waiting: Deque<Request> = []
+    /// The message that runs. Without one, nothing waits once the state is there.
+    private var running: Request?
     package private(set) var state: State
-    /// The message that runs.
-    private var running: RequestID?
-    /// Repetitions of requests that are being carried out.
-    private var followers: [(id: RequestID, call: Call)] = []
     /// The reminders of the state that was read or committed last.
     private var keptReminders: [Reminder] = []
     private var isCommitting = false
@@ -155,13 +146,10 @@ package struct EntityStateMachine<Content: Sendable, Call: Sendable, Ending: Sen
     package init(initial: Content, configuration: Configuration) {
         self.configuration = configuration
         state = State(content: initial, memory: RequestMemory(configuration: configuration.memory))
-        mailbox = EntityMailbox(countMax: configuration.callCountMax)
     }
 
     /// Messages that wait, run or wait for their change.
-    package var callCount: Int {
-        waitingForState.count + mailbox.count + followers.count + committing.count + next.count
-    }
+    package var callCount: Int { waiting.count + (running == nil ? 0 : 1) + committing.count + next.count }
     package var isIdle: Bool { callCount == 0 && !isCommitting && !isChanged }
     package var isOver: Bool { phase == .over }
 
@@ -173,57 +161,42 @@ package struct EntityStateMachine<Content: Sendable, Call: Sendable, Ending: Sen
         guard callCount < configuration.callCountMax else {
             return [.refuse(request.call, ApusError(.overloaded, "the entity is overloaded"))]
         }
-        switch phase {
-        case .new:
-            phase = .loading
-            waitingForState.append(request)
-            return [.load]
-        case .loading:
-            waitingForState.append(request)
-            return []
-        case .ready, .over: break
-        }
         var actions: [Action] = []
-        admit(request, &actions)
+        if phase == .ready, running == nil {
+            start(request, &actions)
+        } else {
+            waiting.append(request)
+            if phase == .new {
+                phase = .loading
+                actions.append(.load)
+            }
+        }
         return actions
     }
 
-    private mutating func admit(_ request: Request, _ actions: inout [Action]) {
-        if let id = request.id, !request.interleaves {
-            switch state.memory.begin(id) {
+    /// Starts messages that wait, in order, until one runs.
+    private mutating func startNext(_ actions: inout [Action]) {
+        while running == nil, let request = waiting.popFirst() { start(request, &actions) }
+    }
+
+    private mutating func start(_ request: Request, _ actions: inout [Action]) {
+        if let id = request.id {
+            switch state.memory.find(id) {
             case .new: break
-            case .underWay: return followers.append((id, request.call))
             case .answered(let answer): return hold(.answer(request.call, answer), &actions)
             case .isOfAnother:
                 let error = ApusError(.duplicateMessage, "another request has this id")
                 return actions.append(.refuse(request.call, error))
             }
         }
-        if request.interleaves {
-            guard mailbox.interleaved() else {
-                return actions.append(.refuse(request.call, ApusError(.overloaded)))
-            }
-            actions.append(.read(request, state.content))
-            return
-        }
-        switch mailbox.came(request) {
-        case .now: start(request, &actions)
-        case .later: break
-        case .refused:
-            if let id = request.id { state.memory.giveUp(id) }
-            actions.append(.refuse(request.call, ApusError(.overloaded)))
-        }
-    }
-
-    private mutating func start(_ request: Request, _ actions: inout [Action]) {
-        running = request.id
+        running = request
         actions.append(.run(request, state.content))
     }
 
     /// The running message was carried out, or has failed.
     package mutating func ended(_ result: Result) -> [Action] {
         var actions: [Action] = []
-        let id = running
+        guard let request = running else { preconditionFailure("no message runs") }
         running = nil
         guard phase == .ready else {
             actions.append(.fail(result.ending, Self.outcomeUnknown))
@@ -234,13 +207,9 @@ package struct EntityStateMachine<Content: Sendable, Call: Sendable, Ending: Sen
             state.content = new
             isChange = !result.mayBeLost
         }
-        if let id {
-            if let answer = result.answer {
-                state.memory.end(id, answer)
-                isChange = true
-            } else {
-                state.memory.giveUp(id)
-            }
+        if let id = request.id, let answer = result.answer {
+            state.memory.remember(id, answer)
+            isChange = true
         }
         for change in result.reminders {
             state.reminders.apply(change)
@@ -248,26 +217,9 @@ package struct EntityStateMachine<Content: Sendable, Call: Sendable, Ending: Sen
         }
         if isChange, configuration.isKept { isChanged = true }
         hold(.ending(result.ending), &actions)
-        follow(id, &actions)
-        if let request = mailbox.ended() { start(request, &actions) }
+        startNext(&actions)
         commit(&actions)
         return actions
-    }
-
-    /// An interleaved message has read.
-    package mutating func interleavedEnded(_ ending: Ending) -> [Action] {
-        var actions: [Action] = []
-        mailbox.interleavedEnded()
-        hold(.ending(ending), &actions)
-        return actions
-    }
-
-    /// Answers the repetitions that came while the request was carried out, or runs them if it failed.
-    private mutating func follow(_ id: RequestID?, _ actions: inout [Action]) {
-        guard let id, !followers.isEmpty else { return }
-        let mine = followers.filter { $0.id == id }
-        followers.removeAll { $0.id == id }
-        for follower in mine { admit(Request(call: follower.call, id: id), &actions) }
     }
 
     // MARK: Commits
@@ -349,7 +301,7 @@ package struct EntityStateMachine<Content: Sendable, Call: Sendable, Ending: Sen
         keptReminders = state.reminders
         isChanged = !isConfirmed && configuration.isKept
         var actions: [Action] = []
-        while let request = waitingForState.popFirst() { admit(request, &actions) }
+        startNext(&actions)
         commit(&actions)
         return actions
     }
@@ -359,7 +311,7 @@ package struct EntityStateMachine<Content: Sendable, Call: Sendable, Ending: Sen
         guard phase == .loading else { return [] }
         var actions: [Action] = []
         phase = .over
-        while let request = waitingForState.popFirst() { actions.append(.refuse(request.call, error)) }
+        while let request = waiting.popFirst() { actions.append(.refuse(request.call, error)) }
         actions.append(.leave)
         return actions
     }
@@ -378,11 +330,7 @@ package struct EntityStateMachine<Content: Sendable, Call: Sendable, Ending: Sen
         fail(next, error, &actions)
         next = []
         isChanged = false
-        for request in waitingForState { actions.append(.refuse(request.call, ApusError(.moved))) }
-        waitingForState = []
-        for request in mailbox.takeWaiting() { actions.append(.refuse(request.call, ApusError(.moved))) }
-        for follower in followers { actions.append(.refuse(follower.call, Self.outcomeUnknown)) }
-        followers = []
+        while let request = waiting.popFirst() { actions.append(.refuse(request.call, ApusError(.moved))) }
         actions.append(.leave)
     }
 

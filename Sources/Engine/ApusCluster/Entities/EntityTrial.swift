@@ -45,7 +45,7 @@ package struct EntityTrial<Content: EntityContent>: Sendable {
         (self.wallMilliseconds, self.makeID) = (wallMilliseconds, makeID)
     }
 
-    /// Carries out a message of this method. A message of a turn is refused with 10004.
+    /// Carries out a message of this method.
     package mutating func carryOut(_ method: UInt16, _ message: [UInt8], by definition: EntityDefinition<Content>) {
         carryOut(method, message, by: definition, EntityCall())
     }
@@ -73,7 +73,6 @@ package struct EntityTrial<Content: EntityContent>: Sendable {
             switch body {
             case .change(let change): outcome = change(&new, &scope)
             case .read(let read): outcome = read(new, scope)
-            case .turn: throw ApusError(.methodUnknown, "a trial carries out no turn")
             }
             guard !outcome.isFailure, case .reply(let bytes)? = outcome.answer else {
                 outcome.send()
@@ -90,8 +89,8 @@ package struct EntityTrial<Content: EntityContent>: Sendable {
 
     private func makeScope(_ call: EntityCall) -> EntityScope {
         EntityScope(
-            address: address, epoch: epoch, call: call, deadline: nil, wallMilliseconds: wallMilliseconds,
-            reminders: reminders, makeID: makeID)
+            address: address, epoch: epoch, call: call, wallMilliseconds: wallMilliseconds, reminders: reminders,
+            makeID: makeID)
     }
 }
 

@@ -44,7 +44,6 @@ extension TopicRead: EntityMessage {
     typealias Reply = TopicReadReply
     static var method: UInt16 { 0x0114 }
     static var isIdempotent: Bool { true }
-    static var interleaves: Bool { true }
     package static func isWithinBounds(_ reply: TopicReadReply) -> Bool {
         reply.next <= WireNumber.nextMax && reply.entries.allSatisfy { $0.sequence <= WireNumber.sequenceMax }
     }

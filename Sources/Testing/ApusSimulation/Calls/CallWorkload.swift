@@ -133,7 +133,7 @@ final class CallWorkload: SimulatedService {
         switch call.operation {
         case .message(let method, let bytes): trial.carryOut(method, bytes, by: definition)
         case .reminded(let reminder): trial.remind(reminder, by: definition)
-        case .change, .turn, .fail, .remind, .cancelReminder, .tell, .told:
+        case .change, .fail, .remind, .cancelReminder, .tell, .told:
             fail("\(cell.address) is asked for what no service has")
         }
         let after: [UInt8]

@@ -44,8 +44,7 @@ final class EntityClients {
         let entity = world.anyEntity()
         let operation: SimulatedCall.Operation
         switch simulation.below(20) {
-        case 0..<8: operation = .change
-        case 8, 9: operation = .turn(simulation.span(0...30))
+        case 0..<10: operation = .change
         case 10: operation = .fail
         case 11..<15:
             operation = .remind(name: "r\(simulation.below(2))", after: Int64(simulation.below(1500)) - 50)

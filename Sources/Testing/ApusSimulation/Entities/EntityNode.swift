@@ -151,9 +151,7 @@ final class EntityNode {
         while let action = rest.popFirst() {
             switch action {
             case .load: load(cell)
-            case .run(let request, let content): run(request.call, content, cell, &rest)
-            case .read(let request, _):
-                rest += cell.machine.interleavedEnded(SimulatedEnding(call: request.call))
+            case .run(let request, let content): rest += cell.machine.ended(carryOut(request.call, content, cell))
             case .commit(let state, let earlier): keep(state, earlier, cell)
             case .finish(let ending): finish(ending, cell)
             case .repeatAnswer(let call, let answer):
@@ -173,23 +171,6 @@ final class EntityNode {
         guard cells[cell.address.shard]?[cell.address] === cell else { return }
         cells[cell.address.shard]?[cell.address] = nil
         if cells[cell.address.shard]?.isEmpty == true { cells[cell.address.shard] = nil }
-    }
-
-    private func run(
-        _ call: SimulatedCall, _ content: SimulatedContent, _ cell: SimulatedCell, _ rest: inout Deque<Machine.Action>
-    ) {
-        guard case .turn(let time) = call.operation else {
-            rest += cell.machine.ended(carryOut(call, content, cell))
-            return
-        }
-        later(5, after: time) {
-            // The turn of an ended activation was cancelled. Nothing of it is sent.
-            let result =
-                cell.machine.isOver
-                ? Machine.Result(content: nil, ending: SimulatedEnding(call: call))
-                : self.carryOut(call, content, cell)
-            self.perform(cell, cell.machine.ended(result))
-        }
     }
 
     private func carryOut(_ call: SimulatedCall, _ content: SimulatedContent, _ cell: SimulatedCell) -> Machine.Result {
@@ -228,7 +209,7 @@ final class EntityNode {
             }
         case .reminded(let reminder): ending.reminders = [.delivered(reminder)]
         case .tell(let target): ending.telling = (target, world.ledger.add(target, .telling(call.number), .told))
-        case .change, .turn, .fail, .told, .message: break
+        case .change, .fail, .told, .message: break
         }
         let answer = SimulatedContent.bytes(of: content.count)
         ending.answer = answer
@@ -287,7 +268,7 @@ final class EntityNode {
         guard let (target, number) = ending.telling else { return }
         var call = SimulatedCall(
             entity: target, number: number, id: ending.call.id?.derived(.max), operation: .told, origin: .tell)
-        if world.mutant != .dropsEpochs { call.chain = CallChain(sender: sender) }
+        if world.mutant != .dropsEpochs { call.sender = sender }
         world.ledger.left(number, under: cell.epoch)
         tell(call, sender)
     }
@@ -298,7 +279,7 @@ final class EntityNode {
         case .entity(let target):
             var call = SimulatedCall(
                 entity: target, number: 0, id: request, operation: .message(told.method, told.message), origin: .tell)
-            if world.mutant != .dropsEpochs { call.chain = CallChain(sender: sender) }
+            if world.mutant != .dropsEpochs { call.sender = sender }
             tell(call, sender)
         case .node(let name) where name == id.name:
             later(18, after: world.simulation.span(0...1)) { self.world.service?.received(told, at: self) }
@@ -325,7 +306,7 @@ final class EntityNode {
     }
 
     private func isTold(_ call: SimulatedCall, epoch: Epoch, _ sender: EntityHeader?) {
-        guard !call.chain.isStale(knowing: { process.view[$0].epoch }) else { return }
+        if let sender = call.sender, sender.isStale(knowing: { process.view[$0].epoch }) { return }
         guard admit(call, epoch: epoch) else { return }
         world.toldCount += 1
         if let sender, sender.epoch < process.view[sender.shard].epoch {

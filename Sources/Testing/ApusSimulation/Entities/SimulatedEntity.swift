@@ -51,8 +51,6 @@ extension EntityAddress {
 struct SimulatedCall: Sendable {
     enum Operation: Sendable, Equatable {
         case change
-        /// Simulates calls to others: its turn lasts for this time.
-        case turn(Duration)
         /// Throws, and changes nothing.
         case fail
         /// Sets the reminder of a name, due after so many milliseconds.
@@ -81,7 +79,8 @@ struct SimulatedCall: Sendable {
     var id: RequestID?
     var operation: Operation
     var origin: Origin
-    var chain = CallChain()
+    /// The entity that sends it, and under which epoch; nil if the sender is not an entity.
+    var sender: EntityHeader?
 }
 
 /// What a simulated entity sends once a change is confirmed.
