@@ -1,4 +1,5 @@
 import ApusClientAPI
+import ApusCluster
 import ApusCore
 import Foundation
 import SwiftProtobuf
@@ -6,6 +7,53 @@ import Testing
 
 @Suite("Events with versions are published in their order (D17)")
 struct TopicOrderTests {
+    /// A topic that keeps events, with its reminders.
+    private struct Owner {
+        let definition = EntityDefinition<TopicState>.topic(
+            .keptTopic, name: "kept topic", durability: .replicated,
+            retention: { _ in TopicRetention(eventsMax: 64, byteCountMax: 48 << 10) })
+        var topic = TopicState()
+        var reminders: [Reminder] = []
+
+        var order: Reminder? { reminders.first { $0.name == "order" } }
+        var versions: [UInt64] { topic.entries.map(\.version) }
+
+        mutating func publish(_ version: UInt64, at time: Int64) throws {
+            let bytes: [UInt8] = try TopicOrderTests.event(version).serializedBytes()
+            var trial = trial(at: time)
+            trial.carryOut(TopicPublish.method, bytes, by: definition)
+            try take(trial)
+        }
+
+        mutating func remind(_ reminder: Reminder?, at time: Int64) throws {
+            var trial = trial(at: time)
+            trial.remind(try #require(reminder), by: definition)
+            try take(trial)
+        }
+
+        private func trial(at time: Int64) -> EntityTrial<TopicState> {
+            EntityTrial(
+                topic, of: EntityAddress(kind: .keptTopic, key: "things/cam"), epoch: 1,
+                wallMilliseconds: TopicOrderTests.start + time, reminders: reminders,
+                makeID: {
+                    var generator = SystemRandomNumberGenerator()
+                    return RequestID(using: &generator)
+                })
+        }
+
+        private mutating func take(_ trial: EntityTrial<TopicState>) throws {
+            _ = try trial.answer.get()
+            topic = trial.content
+            for change in trial.changes {
+                switch change {
+                case .set(let reminder): reminders = reminders.filter { $0.name != reminder.name } + [reminder]
+                case .cancel(_, let name): reminders.removeAll { $0.name == name }
+                case .delivered(let reminder): reminders.removeAll { $0.id == reminder.id }
+                }
+            }
+        }
+    }
+
     private static let start: Int64 = 1_700_000_000_000
 
     private static func event(_ version: UInt64, after previous: UInt64? = nil, byteCount: Int = 1) -> TopicPublish {
@@ -46,7 +94,7 @@ struct TopicOrderTests {
         #expect(Self.arrive(6, &topic) == [])
         #expect(Self.arrive(5, &topic) == [5, 6, 7])
         #expect(Self.arrive(8, &topic) == [8])
-        #expect(topic.waiting.isEmpty && topic.waitLeft(at: Self.start) == nil)
+        #expect(topic.waiting.isEmpty && topic.waitEnd(at: Self.start) == nil)
     }
 
     @Test("After half a second the topic continues without an event, and says so")
@@ -55,7 +103,7 @@ struct TopicOrderTests {
         _ = Self.arrive(4, &topic)
         #expect(Self.arrive(7, at: 100, &topic) == [])
         #expect(Self.arrive(6, at: 300, &topic) == [])
-        #expect(topic.waitLeft(at: Self.start + 400) == .milliseconds(200))
+        #expect(topic.waitEnd(at: Self.start + 400) == Self.start + 600)
         #expect(Self.wait(599, &topic) == [])
         // 6 has waited for a shorter time, and comes before 7.
         #expect(Self.wait(600, &topic) == [-6, 7])
@@ -69,8 +117,35 @@ struct TopicOrderTests {
         _ = Self.arrive(3, at: 0, &topic)
         _ = Self.arrive(5, at: 200, &topic)
         #expect(Self.wait(500, &topic) == [-3])
-        #expect(topic.waitLeft(at: Self.start + 500) == .milliseconds(200))
+        #expect(topic.waitEnd(at: Self.start + 500) == Self.start + 700)
         #expect(Self.arrive(4, at: 600, &topic) == [4, 5])
+    }
+
+    @Test("An event that waits sets a reminder, which publishes it half a second later; without one it is cancelled")
+    func reminder() throws {
+        var owner = Owner()
+        try owner.publish(4, at: 0)
+        #expect(owner.versions == [4] && owner.reminders.map(\.name) == ["idle"])
+        try owner.publish(6, at: 100)
+        let first = try #require(owner.order)
+        #expect(owner.versions == [4] && first.due == Self.start + 600)
+        try owner.publish(7, at: 200)
+        #expect(owner.order == first)
+        try owner.publish(5, at: 300)
+        #expect(owner.versions == [4, 5, 6, 7] && owner.order == nil)
+        // It was on its way when it was cancelled.
+        try owner.remind(first, at: 600)
+        #expect(owner.versions == [4, 5, 6, 7])
+
+        try owner.publish(9, at: 1000)
+        try owner.publish(11, at: 1200)
+        #expect(owner.order?.due == Self.start + 1500)
+        try owner.remind(owner.order, at: 1500)
+        #expect(owner.versions == [4, 5, 6, 7, 9] && owner.topic.entries.last?.missed == true)
+        #expect(owner.order?.due == Self.start + 1700)
+        try owner.remind(owner.order, at: 1700)
+        #expect(owner.versions == [4, 5, 6, 7, 9, 11] && owner.order == nil)
+        #expect(owner.reminders.map(\.name) == ["idle"])
     }
 
     @Test("An event that comes too late is not published: the newest one is again, and says that one is missing")
@@ -127,7 +202,7 @@ struct TopicOrderTests {
         var topic = TopicState()
         _ = Self.arrive(1, at: 10_000, &topic)
         _ = Self.arrive(3, at: 10_000, &topic)
-        #expect(topic.waitLeft(at: Self.start) == .milliseconds(500))
+        #expect(topic.waitEnd(at: Self.start) == Self.start + 500)
         #expect(Self.wait(0, &topic) == [-3])
     }
 

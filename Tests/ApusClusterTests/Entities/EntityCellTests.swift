@@ -21,7 +21,6 @@ private struct Counter {
             switch message.name {
             case "fail": throw ApusError(.targetOffline)
             case "tell": try scope.tell(ProbeReported.self, Self.second, Self.add(message.number))
-            case "timer": scope.setTimer("later", after: .milliseconds(Int64(message.number)))
             case "remind": try scope.remind("ring", at: scope.wallMilliseconds)
             case "above zero" where content.count == 0: scope.isAnswerKept = false
             default: content.count += message.number
@@ -29,7 +28,6 @@ private struct Counter {
             return ProbeEcho.with { $0.number = content.count }
         }
         definition.onReading(ProbeReport.self) { content, _, _ throws(ApusError) in content }
-        definition.onTimer { content, _, _ throws(ApusError) in content.count += 1000 }
         definition.onReminder { content, _, _ throws(ApusError) in content.count += 100 }
         registry.register(definition, states: states)
     }
@@ -216,16 +214,6 @@ struct EntityCellTests {
                 })
             _ = try await pair.b.ref(Counter.first).ask(Counter.add(1))
             #expect(try await pair.b.ref(Counter.second).ask(ProbeReport()).count == 3)
-        }
-    }
-
-    @Test("A timer fires while the activation lasts")
-    func timer() async throws {
-        try await withPair { pair, _ in
-            _ = try await pair.a.ref(Counter.first).ask(Counter.add(20, "timer"))
-            try await eventually("the timer fired") {
-                try await pair.a.ref(Counter.first).ask(ProbeReport()).count == 1000
-            }
         }
     }
 

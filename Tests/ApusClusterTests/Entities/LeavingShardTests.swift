@@ -87,15 +87,14 @@ struct LeavingShardTests {
     @Test("A hand-over waits for calls in progress")
     func handoverWaits() async throws {
         try await withCallInProgress { pair, gate, asking in
-            let isHeld = Atomic<Bool>(false)
+            let held = Gate()
             try await withThrowingTaskGroup(of: Void.self) { group in
                 group.addTask {
                     try await pair.b.registry.holdUntilQuiet(EntityPair.probe.shard)
-                    isHeld.store(true, ordering: .releasing)
+                    held.isOpen.store(true, ordering: .releasing)
                 }
                 try await Task.sleep(for: .milliseconds(40))
-                let isHeldEarly = isHeld.load(ordering: .acquiring)
-                #expect(!isHeldEarly)
+                #expect(held.isOpen.load(ordering: .acquiring) == false)
                 gate.isOpen.store(true, ordering: .releasing)
                 try await group.waitForAll()
             }

@@ -102,7 +102,6 @@ package actor EntityCell<Content: EntityContent> {
     private var machine: Machine
     /// The version of the state that was read or written last.
     private var version: UInt64 = 0
-    private var timers: [String: Task<Void, Never>] = [:]
     private var heldAnswers = HeldAnswers<Content>()
 
     init(_ context: EntityContext, _ ways: EntityWays<Content>) {
@@ -161,7 +160,6 @@ package actor EntityCell<Content: EntityContent> {
         guard !outcome.isFailure else {
             return Machine.Result(content: nil, ending: EntityEnding(work, send: outcome.send))
         }
-        for (name, delay) in scope.timers { setTimer(name, after: delay) }
         return Machine.Result(
             content: content, answer: scope.isAnswerKept ? outcome.answer : nil, reminders: scope.reminderChanges,
             mayBeLost: scope.mayBeLost, ending: EntityEnding(work, send: outcome.send, scope))
@@ -291,36 +289,7 @@ package actor EntityCell<Content: EntityContent> {
     func leave() { perform(machine.leave()) }
 
     private func leaveHost() {
-        for timer in timers.values { timer.cancel() }
-        timers = [:]
         heldAnswers.refuseAll()
         ways.registry?.abandon(address, self)
-    }
-
-    // MARK: Timers
-
-    private func setTimer(_ name: String, after delay: Duration?) {
-        timers.removeValue(forKey: name)?.cancel()
-        guard let delay, ways.definition.timer != nil, timers.count < EntityScope.timerCountMax else { return }
-        timers[name] = Task {
-            guard (try? await Task.sleep(for: delay)) != nil else { return }
-            self.timerFired(name)
-        }
-    }
-
-    private func timerFired(_ name: String) {
-        timers[name] = nil
-        guard !machine.isOver, let timer = ways.definition.timer else { return }
-        take(
-            EntityWork(
-                EntityCall(),
-                .change { content, scope in
-                    do throws(ApusError) {
-                        try timer(&content, name, &scope)
-                        return EntityWork<Content>.Outcome(send: {})
-                    } catch {
-                        return EntityWork<Content>.Outcome(isFailure: true, send: {})
-                    }
-                }, refuse: { _ in }, repeatAnswer: { _ in }))
     }
 }

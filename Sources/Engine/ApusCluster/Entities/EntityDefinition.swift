@@ -8,7 +8,6 @@ import SwiftProtobuf
 /// Handlers run where the message arrives, one at a time, so they must be short. A handler waits for nothing: it sends
 /// messages to others (``EntityScope/tell(_:_:_:)``), and their answers are messages too.
 package struct EntityDefinition<Content: EntityContent>: Sendable {
-    package typealias Timer = @Sendable (inout Content, _ name: String, inout EntityScope) throws(ApusError) -> Void
     typealias Registration = @Sendable (inout EntityHandlers<EntityCell<Content>>) -> Void
     /// Decodes a message, and returns what carries it out; nil if it is malformed. The closure receives the error of a
     /// message that fails.
@@ -24,7 +23,6 @@ package struct EntityDefinition<Content: EntityContent>: Sendable {
     package var callCountMax = 4096
     /// Limits of the stored answers.
     package var memory = RequestMemory.Configuration()
-    private(set) var timer: Timer?
     private(set) var registrations: [Registration] = []
     /// By method, for an ``EntityTrial``.
     private(set) var readers: [UInt16: Reader] = [:]
@@ -87,9 +85,6 @@ package struct EntityDefinition<Content: EntityContent>: Sendable {
             }
         }
     }
-
-    /// Adds the handler of timers (``EntityScope/setTimer(_:after:)``).
-    package mutating func onTimer(_ body: @escaping Timer) { timer = body }
 
     private mutating func add<M: EntityMessage>(
         _ type: M.Type,

@@ -1,14 +1,12 @@
 package import ApusCore
 
 /// The context of the message that a handler carries out, and the handler's means to send messages and set reminders
-/// and timers (D15).
+/// (D15).
 ///
-/// Messages, reminders and timers take effect when the change is confirmed. They have no effect if the handler throws.
-/// If the node dies between the confirmation and the sending, its tells are lost. A message that must not be lost is
+/// Messages and reminders take effect when the change is confirmed. They have no effect if the handler throws. If the
+/// node dies between the confirmation and the sending, its tells are lost. A message that must not be lost is
 /// sent from a reminder.
 package struct EntityScope: Sendable {
-    /// The most timers of an entity.
-    package static let timerCountMax = 16
     /// The most tells that one message may cause.
     package static let tellCountMax = 1024
     /// The most reminders of an entity.
@@ -29,8 +27,6 @@ package struct EntityScope: Sendable {
     /// The entity's pending reminders, including the changes of this message.
     package private(set) var reminders: [Reminder]
     private(set) var reminderChanges: [ReminderChange] = []
-    /// By name; a nil duration cancels.
-    private(set) var timers: [(name: String, after: Duration?)] = []
     /// Clear it if the answer is to hold for this message only, such as a refusal that asks the caller for more: a
     /// repetition of the request is then carried out. The message must not have changed anything.
     package var isAnswerKept = true
@@ -96,15 +92,4 @@ package struct EntityScope: Sendable {
         reminderChanges.append(change)
         reminders.apply(change)
     }
-
-    /// Sets a timer, which fires unless this activation ends before. It replaces a timer of the same name.
-    ///
-    /// - Precondition: no message sets more than ``timerCountMax``.
-    package mutating func setTimer(_ name: String, after delay: Duration) {
-        precondition(timers.count < Self.timerCountMax, "an entity has at most \(Self.timerCountMax) timers")
-        timers.append((name, delay))
-    }
-
-    /// Cancels a timer. Has no effect if there is none.
-    package mutating func cancelTimer(_ name: String) { timers.append((name, nil)) }
 }

@@ -1,4 +1,4 @@
-import ApusCluster
+package import ApusCluster
 import ApusCore
 import ApusWire
 import Foundation
@@ -8,16 +8,16 @@ import SwiftProtobuf
 
 extension EntityKind {
     /// Topics that keep nothing.
-    static let topic = Self(rawValue: 3)
+    package static let topic = Self(rawValue: 3)
     /// Topics whose events the standby has too.
-    static let keptTopic = Self(rawValue: 4)
+    package static let keptTopic = Self(rawValue: 4)
 }
 
 extension TopicState: EntityContentMessage {}
 
 extension TopicPublish: EntityMessage {
-    typealias Reply = TopicPublished
-    static var method: UInt16 { 0x0111 }
+    package typealias Reply = TopicPublished
+    package static var method: UInt16 { 0x0111 }
     package var isWithinBounds: Bool {
         version <= WireNumber.sequenceMax && (version == 0 || previousVersion < version)
     }
@@ -26,24 +26,24 @@ extension TopicPublish: EntityMessage {
 
 /// Repeating it changes nothing.
 extension TopicListen: EntityMessage {
-    typealias Reply = TopicListening
-    static var method: UInt16 { 0x0112 }
-    static var isIdempotent: Bool { true }
+    package typealias Reply = TopicListening
+    package static var method: UInt16 { 0x0112 }
+    package static var isIdempotent: Bool { true }
     package var isWithinBounds: Bool { incarnation <= WireNumber.incarnationMax }
     package static func isWithinBounds(_ reply: TopicListening) -> Bool { reply.next <= WireNumber.nextMax }
 }
 
 extension TopicLeave: EntityMessage {
-    typealias Reply = TopicLeft
-    static var method: UInt16 { 0x0113 }
-    static var isIdempotent: Bool { true }
+    package typealias Reply = TopicLeft
+    package static var method: UInt16 { 0x0113 }
+    package static var isIdempotent: Bool { true }
     package var isWithinBounds: Bool { incarnation <= WireNumber.incarnationMax }
 }
 
 extension TopicRead: EntityMessage {
-    typealias Reply = TopicReadReply
-    static var method: UInt16 { 0x0114 }
-    static var isIdempotent: Bool { true }
+    package typealias Reply = TopicReadReply
+    package static var method: UInt16 { 0x0114 }
+    package static var isIdempotent: Bool { true }
     package static func isWithinBounds(_ reply: TopicReadReply) -> Bool {
         reply.next <= WireNumber.nextMax && reply.entries.allSatisfy { $0.sequence <= WireNumber.sequenceMax }
     }
@@ -51,14 +51,14 @@ extension TopicRead: EntityMessage {
 
 /// The owner of a topic sends a node an event.
 extension TopicEvent: NodeMessage {
-    typealias Reply = TopicEventTaken
-    static var method: UInt16 { 0x0043 }
+    package typealias Reply = TopicEventTaken
+    package static var method: UInt16 { 0x0043 }
     package var isWithinBounds: Bool { entry.sequence <= WireNumber.sequenceMax }
 }
 
 extension EntityDefinition<TopicState> {
     private static var idle: String { "idle" }
-    /// The timer of events that wait for the one before them.
+    /// The reminder of events that wait for the one before them.
     private static var order: String { "order" }
     /// Events of one answer to a ``TopicRead``.
     private static var pageCountMax: Int { 64 }
@@ -67,8 +67,10 @@ extension EntityDefinition<TopicState> {
     /// Nodes of one topic; more than a cluster has.
     private static var listenersMax: Int { 1024 }
 
-    /// - Parameter retention: of a kind of topics, by its name.
-    static func topic(
+    /// A kind of topics. Events with versions are published to topics that keep events.
+    ///
+    /// - Parameter retention: of a topic, by its name.
+    package static func topic(
         _ kind: EntityKind, name: String, durability: EntityDurability,
         retention: @escaping @Sendable (String) -> TopicRetention
     ) -> Self {
@@ -83,11 +85,6 @@ extension EntityDefinition<TopicState> {
             try publish(due, to: &topic, retention(scope.address.key), &scope)
             return .with { ($0.log, $0.sequence) = (topic.log, topic.next - min(1, topic.next)) }
         }
-        definition.onTimer { topic, name, scope throws(ApusError) in
-            guard name == Self.order else { return }
-            let due = topic.overdue(at: scope.wallMilliseconds)
-            try publish(due, to: &topic, retention(scope.address.key), &scope)
-        }
         definition.on(TopicListen.self) { topic, message, scope throws(ApusError) in
             guard NodeName(rawValue: message.node) != nil else { throw ApusError(.malformed) }
             topic.begin()
@@ -99,7 +96,7 @@ extension EntityDefinition<TopicState> {
                     ($0.node, $0.incarnation, $0.renewedMs) =
                         (message.node, message.incarnation, scope.wallMilliseconds)
                 })
-            // The timer of a former owner is gone. Nodes report to a new one at once.
+            // An owner of an earlier release sets no reminder. Nodes report to a new owner at once.
             let due = topic.overdue(at: scope.wallMilliseconds)
             try publish(due, to: &topic, retention(scope.address.key), &scope)
             return .with { ($0.log, $0.next) = (topic.log, topic.next) }
@@ -108,8 +105,12 @@ extension EntityDefinition<TopicState> {
             topic.listeners.removeAll { $0.node == message.node && $0.incarnation <= message.incarnation }
             return TopicLeft()
         }
-        // What nobody publishes to any more takes no memory. Its next event begins a new sequence.
-        definition.onReminder { topic, _, scope throws(ApusError) in
+        definition.onReminder { topic, reminder, scope throws(ApusError) in
+            guard reminder.name != Self.order else {
+                let due = topic.overdue(at: scope.wallMilliseconds)
+                return try publish(due, to: &topic, retention(scope.address.key), &scope)
+            }
+            // What nobody publishes to any more takes no memory. Its next event begins a new sequence.
             let idleSince = min(topic.entries.last?.publishedMs ?? 0, scope.wallMilliseconds)
             let due = idleSince + Int64(retention(scope.address.key).idleTime.milliseconds)
             if due > scope.wallMilliseconds { return try scope.remind(Self.idle, at: due) }
@@ -136,9 +137,15 @@ extension EntityDefinition<TopicState> {
         _ due: [TopicState.Due], to topic: inout TopicState, _ retention: TopicRetention, _ scope: inout EntityScope
     ) throws(ApusError) {
         let now = scope.wallMilliseconds
-        if let left = topic.waitLeft(at: now) { scope.setTimer(order, after: left) }
+        if let end = topic.waitEnd(at: now) {
+            if !scope.reminders.contains(where: { $0.name == order && $0.due == end }) {
+                try scope.remind(order, at: end)
+            }
+        } else {
+            scope.cancelReminder(order)
+        }
         guard !due.isEmpty else { return }
-        if retention.eventsMax > 0, scope.reminders.isEmpty {
+        if retention.eventsMax > 0, !scope.reminders.contains(where: { $0.name == idle }) {
             try scope.remind(idle, at: now + Int64(retention.idleTime.milliseconds))
         }
         topic.listeners.removeAll { $0.renewedMs < now - listenerMilliseconds }

@@ -60,11 +60,10 @@ extension TopicState {
         return release(last + 1) + inOrder()
     }
 
-    /// How long the first of the waiting events may still wait; nil if none waits.
-    package func waitLeft(at now: Int64) -> Duration? {
-        waiting.map(\.sinceMs).min().map { since in
-            .milliseconds(min(max(1, since - (now - Self.waitMilliseconds)), Self.waitMilliseconds))
-        }
+    /// The time until which the first of the waiting events may wait; nil if none waits.
+    package func waitEnd(at now: Int64) -> Int64? {
+        let wait = Self.waitMilliseconds
+        return waiting.map(\.sinceMs).min().map { since in min(max(now + 1, since + wait), now + wait) }
     }
 
     /// An event without a version is of a node of an earlier release, which has the ones before it in any order.
