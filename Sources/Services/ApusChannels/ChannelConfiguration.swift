@@ -8,30 +8,30 @@ package struct ChannelConfiguration: Sendable {
     package var batchByteCountMax = 512 << 10
     /// How far a viewer may lag before it continues at the last key frame, in bytes. Key `channels.lag_bytes_max`.
     package var lagByteCountMax = 4 << 20
-    /// How long audio waits for the next video frame, to be sent in the same write. It must be longer than a frame at
-    /// 25 per second lasts; otherwise every second wait ends in a write of its own. A publisher's other messages may
-    /// wait as long, see `ReceivePacing`. Key `channels.audio_hold`.
+    /// How long audio waits for the next video frame, to be sent in the same write. It must be longer than the interval
+    /// of frames at 25 per second; otherwise every second wait ends in a separate write. A publisher's other messages
+    /// may wait as long, see `ReceivePacing`. Key `channels.audio_hold`.
     package var audioHold: Duration = .milliseconds(50)
     /// The poll interval of channels that wait for something. Key `channels.tick`.
     package var tick: Duration = .milliseconds(10)
     /// The poll interval of channels that wait for nothing. It must be well below the 200 ms after which a channel
     /// considers its own node late. Key `channels.idle_tick`.
     package var idleTick: Duration = .milliseconds(100)
-    /// How long a channel without publisher and viewers is kept. Key `channels.idle_timeout`.
+    /// How long a channel without a publisher and viewers is kept. Key `channels.idle_timeout`.
     package var idleTimeout: Duration = .seconds(60)
-    /// The most channels of a node that are published or copied here. A further one is refused with 10007. Key
-    /// `channels.channels_max`. An account may have at most eight ninths of what the others leave (``AccountShares``).
+    /// The most channels of a node that are published or copied here. Another one is refused with 10007. An account may
+    /// have at most eight ninths of what other accounts leave (``AccountShares``). Key `channels.channels_max`.
     package var channelsMax = 10_000
     /// The most channels of a node that only viewers and other nodes request, published or not, with the same shares.
     /// Key `channels.watched_max`.
     package var watchedMax = 10_000
     /// The most sources of one device in each of these tables. Key `channels.sources_max`.
     package var sourcesMax = 256
-    /// The most frame bytes that all channels of a node hold. Near it the rings of the largest accounts are shortened.
-    /// Key `channels.ring_bytes_total_max`.
+    /// The most frame bytes that all channels of a node hold. Near this limit, the rings of the largest accounts are
+    /// shortened. Key `channels.ring_bytes_total_max`.
     package var ringByteCountTotalMax = 2 << 30
     /// The most bytes of publishers' frames that wait for a link to another node. Frames beyond it are requested from
-    /// the publishers again. An account may have at most eight ninths of what the others leave. Key
+    /// the publishers again. An account may have at most eight ninths of what other accounts leave. Key
     /// `channels.link_waiting_bytes_max`.
     package var linkWaitingByteCountMax = 16 << 20
     /// Frame bytes in flight to another node that it has not processed. Further frames wait in their accounts' turns.

@@ -19,7 +19,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     let loop: ChannelLoop
     /// The account whose share of the node's channels and bytes this uses.
     let account: AccountID?
-    /// The node's limit that it counts against.
+    /// The node's limit against which the channel counts.
     private(set) var table: ChannelTable
     var machine: ChannelStateMachine
     var endpoint: PublisherEndpoint?
@@ -103,8 +103,8 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         if now - since >= (isOnlyWatched ? min(timeout, Self.unwatchedTimeout) : timeout) { releaseWhereIdle() }
     }
 
-    /// The time after which a requested channel without a viewer is removed, for example if the viewer left in the
-    /// meantime.
+    /// The time after which a requested channel without a viewer is removed, for example because the viewer left before
+    /// it joined.
     private static let unwatchedTimeout = Duration.seconds(2)
 
     /// True if the channel is neither published nor copied here. Without viewers it has no state to keep.
@@ -118,8 +118,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         release()
     }
 
-    /// The channel is published or copied here, and counts as such from now on. Returns false if its account, or the
-    /// node, has no room for it.
+    /// Counts the channel as published or copied here. Returns false if its account, or the node, has no room for it.
     func claim() -> Bool {
         guard table == .watched else { return true }
         guard !isDropped, service.claim(self) else { return false }
@@ -179,7 +178,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
 
     // MARK: - Fan-outs
 
-    /// A loop has receivers now. It gets every frame from here on, after the returned ring, and is notified when the
+    /// Attaches a loop that has receivers. It gets the returned ring and every later frame, and is notified when the
     /// earliest start of live joins changes.
     func attach(_ other: ChannelLoop, after: FramePosition?) -> (ring: FrameRing, liveFloor: FramePosition?) {
         machine.receiverWants(after: after)
@@ -205,7 +204,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     /// Sends frames to the fan-outs.
     ///
     /// Audio alone waits for the next video frame, at most ``ChannelConfiguration/audioHold``. One write per viewer for
-    /// both is 2.3 times cheaper than two (D7), and the other loops are not woken in the meantime.
+    /// both is 2.3 times cheaper than two (D7), and the other loops are woken only once.
     private func distribute(_ frames: [RelayFrame]) {
         let hold = service.configuration.audioHold
         let isAudioOnly = machine.ring.hasVideo && !frames.contains { machine.ring.isVideo(track: $0.track) }
@@ -259,7 +258,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         lookInTime()
     }
 
-    /// How long the channel may go without a poll.
+    /// The longest time between two polls of the channel.
     var pollInterval: Duration {
         let configuration = service.configuration
         if machine.isWaiting || endpoint?.isWaiting == true { return configuration.tick }
@@ -268,7 +267,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         return loop.restTick
     }
 
-    /// Schedules a poll if the machine waits for time.
+    /// Schedules the next poll if the channel waits for something.
     func lookInTime() {
         let pollInterval = pollInterval
         if pollInterval <= service.configuration.idleTick { loop.look(within: pollInterval) }

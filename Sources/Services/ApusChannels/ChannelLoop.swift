@@ -48,8 +48,8 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
                     let fanOut = self.fanOut(for: hub, ring: ring, liveFloor: liveFloor)
                     completion(.success(fanOut.add(sink, kind: kind, after: after)))
                 }
-                // A home passes frames to its own loop without a hop. With a later call, the next frame would find no
-                // fan-out here.
+                // The home loop passes frames to itself without a hop. The fan-out must exist before the next frame
+                // arrives.
                 if home === self { add() } else { self.eventLoop.execute(add) }
             }
         }
@@ -64,7 +64,8 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     func beginLive(at position: FramePosition?, of channel: ChannelID) { fanOuts[channel]?.beginLive(at: position) }
     func announce(_ phase: StreamPhase, of channel: ChannelID) { fanOuts[channel]?.announce(phase) }
 
-    /// The channel is idle at its home. Removes the fan-out if it is empty. Returns true if it is gone.
+    /// Removes the fan-out of a channel that is idle at its home, unless it has receivers. Returns true if no fan-out
+    /// remains.
     func release(_ channel: ChannelID) -> Bool {
         guard let fanOut = fanOuts[channel] else { return true }
         guard fanOut.receiverCount == 0 else { return false }
@@ -91,10 +92,10 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
 
     // MARK: - Hubs
 
-    /// The channel's hub. It is created if there is none, as watched until ``ChannelHub/claim()``.
+    /// The channel's hub. A new hub is watched until ``ChannelHub/claim()``.
     ///
-    /// - Parameter isClaimed: true if the channel is published or copied here; it is created as such.
-    /// - Throws: 10007 if the account, or the node, has too many of those.
+    /// - Parameter isClaimed: true if the channel is published or copied here. A new hub is then created as such.
+    /// - Returns: the hub, or 10007 if the account, or the node, has no room for another channel.
     func hub(
         for channel: ChannelID, of account: AccountID?, isClaimed: Bool = false
     ) -> Result<ChannelHub, ApusError> {
@@ -120,7 +121,7 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     func drop(_ hub: ChannelHub) {
         guard hubs[hub.channel] === hub else { return }
         hubs[hub.channel] = nil
-        // The number first: a caller that finds the channel without a home may take one at once.
+        // The number is returned first: a caller that finds the channel without a home may take one at once.
         service.returnStreamNumber(of: hub)
         service.leaveHome(of: hub.channel)
         hub.dropped()
@@ -132,7 +133,7 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         for hub in hubs.values { hub.assign() }
     }
 
-    /// A hub waits for time: the next poll comes no later than this.
+    /// Schedules the next poll of all hubs within this interval.
     func look(within pollInterval: Duration) {
         let time = MonotonicTime.now() + pollInterval
         if nextLook.time.map({ time < $0 }) ?? true { nextLook.set(time) }

@@ -4,7 +4,7 @@ package import CoreMetrics
 package struct ChannelMetrics: Sendable {
     /// Viewers, edges and standbys that receive frames from this node.
     package let receivers = Meter(label: "apus_channel_receivers")
-    /// Channels that this node holds, in any role.
+    /// Channels that are published here or copied to this node.
     package let channels = Meter(label: "apus_channels")
     /// Bytes sent to receivers.
     package let bytesOut = Counter(label: "apus_channel_bytes_out_total")
@@ -16,10 +16,10 @@ package struct ChannelMetrics: Sendable {
     package let framesBad = Counter(label: "apus_channel_frames_bad_total")
     /// The number of times that this node became a channel's primary in place of another.
     package let promotions = Counter(label: "apus_channel_promotions_total")
-    /// Copies at standbys that were opened.
+    /// Copies that this node opened at standbys and candidates.
     package let copiesOpened = Counter(label: "apus_channel_copies_opened_total")
 
-    /// Channels that only viewers and other nodes request here.
+    /// Channels that only viewers and other nodes request from this node.
     package let watched = Meter(label: "apus_channels_watched")
     /// Frame bytes that this node's channels hold.
     package let ringBytes = Meter(label: "apus_channel_ring_bytes")

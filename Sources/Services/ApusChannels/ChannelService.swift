@@ -25,7 +25,7 @@ package final class ChannelService: Sendable {
     private struct Shared {
         var peers: [NodeID: MediaPeer] = [:]
         var all: [ObjectIdentifier: MediaPeer] = [:]
-        /// The channels' home loops. Hubs and callers on their way to them count as uses.
+        /// The channels' home loops. Each hub, and each caller on its way to one, counts as a use.
         var homes: [ChannelID: (loop: ChannelLoop, uses: Int)] = [:]
         var published: ChannelShares
         var watched: ChannelShares
@@ -63,7 +63,8 @@ package final class ChannelService: Sendable {
 
     /// Adds a viewer or a recorder. Called on the sink's event loop; `completion` is called there.
     ///
-    /// With a position the receiver gets everything after it; without one the live picture from the last key frame.
+    /// With a position, the receiver gets every frame after it. Without one, it gets the live picture from the last key
+    /// frame.
     ///
     /// - Parameter account: the device's account, according to its owner. The channel uses this account's share.
     package func play(
@@ -94,7 +95,7 @@ package final class ChannelService: Sendable {
                     }
                     // A publisher that brings its own epoch, or returns with one, is refused if another has a higher
                     // one. A publisher that asks for a new epoch has just signed in, and the sessions decide which
-                    // client that may be.
+                    // client may do so.
                     let isBehind = offer.epoch > 0 && offer.epoch < previous.epoch
                     guard !isBehind || previous.instance == offer.instance else {
                         return .failure(ApusError(.stalePublisher))
@@ -256,8 +257,8 @@ package final class ChannelService: Sendable {
         return result.sorted { $0.channel < $1.channel }
     }
 
-    /// Sets the candidate for the standby of a shard that this node owns. The shard's channels are copied to it too,
-    /// beside the standby (D5). With nil there is none. Call from any thread; later calls see the change.
+    /// Sets the candidate for the standby of a shard that this node owns; nil: none. The shard's channels are copied to
+    /// the candidate as well as to the standby (D5). May be called from any thread; later calls see the change.
     package func setCandidate(_ shard: ShardID, _ node: NodeID?) {
         shared.withLock { $0.candidates[shard] = node }
         for loop in loops {
@@ -268,8 +269,8 @@ package final class ChannelService: Sendable {
     /// The candidate for the shard's standby.
     func candidate(of shard: ShardID) -> NodeID? { shared.withLock { $0.candidates[shard] } }
 
-    /// True if a node has everything that was acknowledged of a shard's channels, and nothing is acknowledged without
-    /// it: the map may name it. For the standby, or the candidate of ``setCandidate(_:_:)``.
+    /// True if a node has every acknowledged frame of a shard's channels, and later frames are acknowledged only when
+    /// it has them. The map may then name it. The node is the standby, or the candidate of ``setCandidate(_:_:)``.
     package func isCopied(_ shard: ShardID, to node: NodeID) async -> Bool {
         for loop in loops {
             let isBehind = try? await loop.eventLoop.submit {
@@ -283,7 +284,7 @@ package final class ChannelService: Sendable {
     }
 }
 
-/// The node's limit that a channel counts against.
+/// The node's limit against which a channel counts.
 enum ChannelTable: Sendable {
     /// It is published or copied here.
     case published
@@ -334,7 +335,7 @@ package final class PublishHandle: Sendable {
         hub.loop.eventLoop.execute { [endpoint] in endpoint.send(frames) }
     }
 
-    /// Sends frames of a publisher within this node, in order. Frames that no relay takes are left out.
+    /// Sends frames of a publisher within this node, in order. Frames that cannot be encoded are left out.
     package func send(_ frames: [MediaFrame]) {
         let relayed: [RelayFrame] = frames.compactMap { frame in
             try? RelayFrame(encoding: frame) { byteCount, buffer in

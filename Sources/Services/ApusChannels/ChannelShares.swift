@@ -20,7 +20,7 @@ package struct ChannelShares: Sendable {
     /// The channels that an account has.
     package func held(by account: AccountID?) -> Int { accounts.held(by: account) }
 
-    /// Takes a place for a further channel of an owner. Returns false, and takes none, beyond a limit.
+    /// Reserves a place for another channel of an owner. Returns false, without effect, beyond a limit.
     package mutating func take(for owner: ChannelOwner, of account: AccountID?) -> Bool {
         let count = sources[owner] ?? 0
         guard count < sourcesMax, accounts.take(1, for: account) else { return false }

@@ -1,16 +1,16 @@
 package import ApusCore
 package import ApusMedia
 
-/// A channel at an edge: its subscriptions at the primary, or at the standby where the primary cannot be reached.
+/// A channel at an edge: its subscriptions at the primary, or at the standby if the primary cannot be reached.
 extension ChannelStateMachine {
-    /// The subscriptions of a node that asks for frames; none where frames are copied here, or begin here.
+    /// This node's subscriptions; empty if it receives a copy or is the primary.
     private var upstreams: [Upstream] {
         if case .follow(.subscriptions(let upstreams)) = duty { upstreams } else { [] }
     }
 
     /// A subscription was accepted.
     ///
-    /// - Parameter liveFrom: where live joins begin at the node that was asked.
+    /// - Parameter liveFrom: where live joins begin at the upstream node.
     package mutating func subscribed(
         _ id: SubscriptionID, term: Epoch, liveFrom: FramePosition?, now: MonotonicTime
     ) -> [Action] {
@@ -21,13 +21,13 @@ extension ChannelStateMachine {
         upstream.isOpen = true
         retry.waits.reset()
         retry.at = nil
-        // The new stream overlaps the old one, so the old one can go.
+        // The new stream overlaps the old ones, so they can end.
         let others = upstreams.filter { $0.id != id }
         duty = .follow(.subscriptions([upstream]))
         return others.map { .unsubscribe($0.id) } + (liveFrom.map { setLiveFloor($0) } ?? [])
     }
 
-    /// Frames from an upstream relay, in the order they came.
+    /// Frames from an upstream node, in order of arrival.
     package mutating func received(_ id: SubscriptionID, _ frames: [RelayFrame]) -> [Action] {
         guard upstreams.contains(where: { $0.id == id }) else { return [] }
         var accepted: [RelayFrame] = []
@@ -37,7 +37,7 @@ extension ChannelStateMachine {
                 ring.adopt(repeated: frame)
                 actions.append(.adopt(frame))
             } else {
-                // What is held goes on from here.
+                // The held frames are current from here on.
                 picture = .current
                 if case .appended = ring.append(frame, allowingGap: true) { accepted.append(frame) }
             }
@@ -46,12 +46,13 @@ extension ChannelStateMachine {
         return actions
     }
 
-    /// A subscription was refused, or its link was lost: the other candidate is tried at once, then with delays.
+    /// A subscription was refused, or its link was lost. After a failure at the owner, the standby is tried at once.
+    /// Other retries are delayed.
     package mutating func subscriptionLost(_ id: SubscriptionID, now: MonotonicTime) -> [Action] {
         guard let lost = upstreams.first(where: { $0.id == id }) else { return [] }
         let others = upstreams.filter { $0.id != id }
         duty = .follow(.subscriptions(others))
-        // Without another candidate the same node would be asked again at once, and for ever.
+        // Otherwise immediate retries would ask the same node in an endless loop.
         let hasOther = assignment.standby != nil && assignment.standby != local
         retry.asksStandby = lost.node == assignment.owner && others.isEmpty && hasOther
         if !retry.asksStandby { retry.at = now + retry.waits.next() }
@@ -64,16 +65,17 @@ extension ChannelStateMachine {
         return upstreams.map { .unsubscribe($0.id) }
     }
 
-    /// Asks for frames where they are wanted, or no longer where they are not.
+    /// Subscribes if frames are needed here, and unsubscribes if they are not.
     mutating func adjustUpstream(now: MonotonicTime) -> [Action] {
-        // A copy brings all frames.
+        // A copy has all frames, so no subscription is needed.
         guard case .follow(.subscriptions(let upstreams)) = duty else { return [] }
         let actions = use == .watched ? adjustSubscriptions(upstreams, now: now) : unsubscribe()
         guard !self.upstreams.contains(where: \.isOpen) else { return actions }
         return actions + setLiveFloor(ring.last.map(Self.successor))
     }
 
-    /// Nobody watches: what an edge holds grows old. A standby without its copy keeps what it was given.
+    /// Ends the subscriptions of a channel without viewers. From then on the frames of an edge are old. Those of a
+    /// standby that lost its copy are not.
     private mutating func unsubscribe() -> [Action] {
         if role == .edge, !picture.isOld { picture = .old(wantedAfter: nil) }
         return dropUpstreams()
@@ -83,7 +85,7 @@ extension ChannelStateMachine {
         var upstreams = upstreams
         defer { duty = .follow(.subscriptions(upstreams)) }
         var actions: [Action] = []
-        // Streams from nodes that are neither owner nor standby any more end here.
+        // Streams from nodes that are no longer owner or standby end here.
         for upstream in upstreams where upstream.node != assignment.owner && upstream.node != assignment.standby {
             actions.append(.unsubscribe(upstream.id))
         }
@@ -110,13 +112,15 @@ extension ChannelStateMachine {
         return assignment.owner ?? standby
     }
 
-    /// What an edge asks for: old frames are not continued for a live picture, only for a receiver that has them.
+    /// The position after which an edge subscribes; nil: the live picture. Old frames are continued only for a receiver
+    /// that has them.
     private var begin: FramePosition? {
         guard case .old(let wantedAfter) = picture else { return ring.last }
         return wantedAfter.map { max(Self.before($0), ring.last ?? Self.before($0)) }
     }
 
-    /// A receiver came that wants more than was asked for: while nothing came, that can still be had.
+    /// Ends the subscriptions that begin too late for a new receiver, so that earlier ones replace them. This is
+    /// possible until the first frame arrives.
     mutating func askEarlier() -> [Action] {
         guard picture.isOld, let begin, case .follow(.subscriptions(let upstreams)) = duty else { return [] }
         let tooLate = upstreams.filter { $0.after.map { begin < $0 } ?? true }
@@ -124,8 +128,8 @@ extension ChannelStateMachine {
         return tooLate.map { .unsubscribe($0.id) }
     }
 
-    /// Where an edge that is not fed lets its frames begin: some frames before what its first receiver wants, because
-    /// receivers that lost another node together come one after the other, and each had a little more or less.
+    /// Where an edge that is not fed subscribes for its first receiver: some frames before the receiver's position.
+    /// Receivers that lost another node together arrive one after another, at slightly different positions.
     private static func before(_ position: FramePosition) -> FramePosition {
         FramePosition(epoch: position.epoch, sequence: position.sequence - min(position.sequence, leadFrameCount))
     }

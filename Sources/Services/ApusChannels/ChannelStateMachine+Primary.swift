@@ -1,18 +1,18 @@
 package import ApusCore
 package import ApusMedia
 
-/// A channel at its primary: the publisher, the copies at the standby and at the candidate, and what is acknowledged.
+/// A channel at its primary: the publisher, the copies at the standby and the candidate, and the acknowledgements.
 extension ChannelStateMachine {
-    /// What exists only while this node is the primary.
+    /// The state that exists only while this node is the primary.
     struct Primary: Sendable {
-        /// The publisher's stream, while it is attached.
+        /// The publisher's stream, if it is attached.
         var stream: Stream?
-        /// Another instance while the publisher is attached: its first frame makes it the publisher.
+        /// Another instance that opened a stream while a publisher is attached. Its first frame makes it the publisher.
         var challenger: Attached?
-        /// At the standby, and at the candidate where there is one.
+        /// The copies at the standby and, if there is one, at the candidate.
         var copies: [Copy] = []
         var candidate = Candidate.none
-        /// No frame after this one was ever acknowledged, by this node or by one before it.
+        /// No later frame was ever acknowledged, by this node or an earlier primary.
         var promised: FramePosition?
         var protection = Protection.kept
         /// The time of the last check of the protection.
@@ -32,10 +32,10 @@ extension ChannelStateMachine {
 
     // MARK: - The publisher
 
-    /// A publisher, connected here or to another node, wants to send (IV-C1).
+    /// Opens a stream for a publisher that is connected here or to another node (IV-C1).
     ///
-    /// ``PublisherEpoch`` says which epoch it gets, or 10024. While a publisher is attached, another instance takes
-    /// its place with its first frame: the one before then receives 10024, and only if the new one sends.
+    /// ``PublisherEpoch`` decides which epoch the publisher gets, or refuses it with 10024. If another instance is
+    /// attached, the new one replaces it with its first frame, and only then does the other one receive 10024.
     ///
     /// - Parameter wallSeconds: this node's clock, in Unix seconds.
     package mutating func openIngest(
@@ -78,12 +78,13 @@ extension ChannelStateMachine {
             wallSeconds: wallSeconds, aheadMax: UInt32(clamping: configuration.epochAheadMax.components.seconds))
     }
 
-    /// The same publisher may come through another endpoint, while the one it left has not noticed yet.
+    /// The error of a replaced stream. The same publisher may return through another endpoint before the previous
+    /// endpoint notices.
     private static func ending(_ previous: Publisher, for next: Attached) -> ApusError {
         ApusError(previous.instance == next.publisher.instance ? .kicked : .stalePublisher)
     }
 
-    /// An instance is the channel's publisher from here on.
+    /// Makes an instance the channel's publisher.
     private mutating func take(_ opened: Attached, into primary: inout Primary) -> [Action] {
         let isSame =
             publisher.map { $0.epoch == opened.publisher.epoch && $0.instance == opened.publisher.instance } ?? false
@@ -92,7 +93,7 @@ extension ChannelStateMachine {
         return isSame ? [] : primary.copies.filter(\.isActive).map { .announcePublisher($0.node) }
     }
 
-    /// The challenger sends: it is the publisher now, and the one before is superseded.
+    /// Makes the challenger the publisher when its first frame arrives. The previous publisher receives 10024.
     private mutating func takeChallenger(_ id: IngestID, of primary: inout Primary) -> [Action] {
         guard let challenger = primary.challenger, challenger.stream.id == id else { return [] }
         primary.challenger = nil
@@ -101,7 +102,7 @@ extension ChannelStateMachine {
         return actions + take(challenger, into: &primary)
     }
 
-    /// Frames from the publisher, in the order they came.
+    /// Frames from the publisher, in order of arrival.
     package mutating func ingest(_ id: IngestID, _ frames: [RelayFrame], now: MonotonicTime) -> [Action] {
         guard case .lead(var primary) = duty else { return [] }
         defer { duty = .lead(primary) }
@@ -109,7 +110,7 @@ extension ChannelStateMachine {
         guard let publisher, var stream = primary.stream, stream.id == id else { return actions }
         var accepted: [RelayFrame] = []
         for var frame in frames where frame.position.epoch == publisher.epoch {
-            // Frames that were on the way when the stream was opened may come before the one it starts with.
+            // Frames in flight when the stream was opened may precede the frame at which it starts.
             let isFirst = ring.last?.epoch != publisher.epoch
             let offered: FrameRing.Appended
             if isFirst, frame.position.sequence != stream.startsAt {
@@ -138,7 +139,7 @@ extension ChannelStateMachine {
         return actions + acknowledgements(of: &primary, now: now)
     }
 
-    /// The publisher's stream is gone; the publisher may come back, here or elsewhere.
+    /// The publisher's stream ended. The publisher may return, here or at another node.
     package mutating func closeIngest(_ id: IngestID) {
         guard case .lead(var primary) = duty else { return }
         if primary.challenger?.stream.id == id { primary.challenger = nil }
@@ -148,21 +149,21 @@ extension ChannelStateMachine {
 
     // MARK: - Acknowledgements
 
-    /// The acknowledgements that are due to the publisher, and whether the standby has been late for too long.
+    /// Returns the acknowledgements that are due to the publisher, and checks whether confirmations are overdue.
     mutating func acknowledgements(of primary: inout Primary, now: MonotonicTime) -> [Action] {
         guard let publisher, let last = ring.last, last.epoch == publisher.epoch else { return [] }
         let safe = safeCount(of: &primary, epoch: publisher.epoch, held: last.sequence + 1, now: now)
-        // What was said stays said: another standby may have less at first.
+        // An acknowledgement is never withdrawn, although a new standby may have fewer frames at first.
         guard let stream = primary.stream, safe > publisher.acknowledged ?? 0 else { return [] }
         self.publisher?.acknowledged = safe
         let newest = FramePosition(epoch: publisher.epoch, sequence: safe - 1)
         primary.promised = primary.promised.map { max($0, newest) } ?? newest
-        // Without protection the candidate is left behind too.
+        // Without protection, acknowledgements do not wait for the candidate either.
         if primary.protection.isLost { primary.leaveCandidateBehind() }
         return [.acknowledge(stream.id, epoch: publisher.epoch, next: safe)]
     }
 
-    /// The number below which every frame of an epoch may be acknowledged.
+    /// The sequence number below which every frame of an epoch may be acknowledged.
     private func safeCount(
         of primary: inout Primary, epoch: UInt32, held: UInt64, now: MonotonicTime
     ) -> UInt64 {
@@ -177,14 +178,15 @@ extension ChannelStateMachine {
         return primary.candidate.isCounted || assignment.standby == nil ? confirmed : atStandby
     }
 
-    /// The number below which a node has every frame of an epoch; of those that this node has, whatever the other says.
+    /// The sequence number below which a node has every frame of an epoch. It covers only frames that this node has,
+    /// whatever the other node reports.
     private func confirmedCount(at node: NodeID?, of epoch: UInt32, in primary: Primary) -> UInt64 {
         guard let confirmed = primary.copy(at: node)?.confirmed, confirmed.epoch == epoch else { return 0 }
         return min(confirmed.sequence + 1, ring.next(in: epoch) ?? 0)
     }
 
-    /// Looks whether the standby owes a confirmation for too long. Time in which this node itself did
-    /// not look does not count: one that was stopped may have been replaced meanwhile (D4).
+    /// Checks whether a confirmation is overdue. Periods without a check do not count: a node that was paused may have
+    /// been replaced (D4).
     private func measureDebt(
         of primary: inout Primary, held: UInt64, confirmed: UInt64, atStandby: UInt64, now: MonotonicTime
     ) {
@@ -202,13 +204,14 @@ extension ChannelStateMachine {
                 primary.protection = .lost(debt)
             }
         } else {
-            // Newer frames are always on the way. A standby that confirms in time what it owed keeps up.
+            // With a steady flow, some frames are always unconfirmed. A standby that confirms the due ones in time
+            // keeps up.
             let isInTime = debt.map { !wasStopped && now - $0.since < configuration.protectionTimeout } ?? false
             let next = Protection.Debt(next: held, since: now)
             primary.protection = isLost && !isInTime ? .lost(next) : .owed(next)
         }
     }
-    /// A node that did not look for this long was itself late: its peers do not consider it dead sooner (D4).
+    /// A node without a check for this long was itself late. Its peers do not consider it dead earlier (D4).
     private static let lateness = Duration.milliseconds(200)
 
     // MARK: - The copies
@@ -232,7 +235,7 @@ extension ChannelStateMachine {
         return actions
     }
 
-    /// The standby takes the copy and wants everything after a position.
+    /// A node accepted the copy. It has every frame up to `after`, and receives the later ones.
     package mutating func copyOpened(at node: NodeID, after: FramePosition?, now: MonotonicTime) -> [Action] {
         guard case .lead(var primary) = duty, let index = primary.copies.firstIndex(where: { $0.node == node }),
             case .opening = primary.copies[index].step
@@ -240,11 +243,11 @@ extension ChannelStateMachine {
         defer { duty = .lead(primary) }
         primary.copies[index].step = .active(confirmed: after)
         primary.copies[index].retries.reset()
-        // The publisher may be another one than when the copy was asked for.
+        // The publisher may have changed since the copy was requested.
         return [.announcePublisher(node)] + acknowledgements(of: &primary, now: now)
     }
 
-    /// The standby holds every frame below `next`.
+    /// The node of a copy holds every frame of an epoch below `next`.
     package mutating func copyConfirmed(
         at node: NodeID, epoch: UInt32, next: UInt64, now: MonotonicTime
     ) -> [Action] {
@@ -258,7 +261,7 @@ extension ChannelStateMachine {
         return acknowledgements(of: &primary, now: now)
     }
 
-    /// The copy could not be opened, or was lost.
+    /// A copy could not be opened, or was lost.
     package mutating func copyFailed(at node: NodeID, now: MonotonicTime) -> [Action] {
         guard case .lead(var primary) = duty, let index = primary.copies.firstIndex(where: { $0.node == node }),
             !primary.copies[index].isWaiting
@@ -269,8 +272,8 @@ extension ChannelStateMachine {
         return [.closeCopy(node)]
     }
 
-    /// True where a node has every frame of this channel that was ever acknowledged, and none is acknowledged from
-    /// now on that it has not: the map may name it.
+    /// True if a node has every acknowledged frame of this channel, and later frames are acknowledged only when it has
+    /// them. The map may then name it as the standby.
     package func isCopied(to node: NodeID) -> Bool {
         guard ring.last != nil, use != .released else { return true }
         guard case .lead(let primary) = duty, let copy = primary.copy(at: node), copy.isActive else { return false }
@@ -280,11 +283,11 @@ extension ChannelStateMachine {
         return primary.promised.map { copy.has($0) } ?? true
     }
 
-    // MARK: - Another standby, planned
+    // MARK: - Planned change of the standby
 
-    /// A node is to become the standby: it is copied to beside the one that is. Nil: no node is, any more.
+    /// Sets the candidate for the standby; nil: none. The channel is copied to the candidate as well as to the standby.
     ///
-    /// Only while no map may name it without this node's knowledge may a candidate be taken back.
+    /// A candidate may be withdrawn only while no map can name it without this node's knowledge.
     package mutating func setCandidate(_ node: NodeID?, now: MonotonicTime) -> [Action] {
         guard case .lead(var primary) = duty else { return [] }
         let node = node != assignment.standby && node != local ? node : nil
@@ -297,14 +300,17 @@ extension ChannelStateMachine {
 }
 
 extension ChannelStateMachine.Primary {
-    /// The publisher no longer waits for the candidate; should the map name it now, the channel is unprotected.
+    /// Acknowledgements no longer wait for the candidate. If the map names it as the standby now, the channel is
+    /// unprotected.
     mutating func leaveCandidateBehind() {
         if case .counted(let node) = candidate { candidate = .late(node, nil) }
     }
 
-    /// From when on the candidate counts: once it has everything that was acknowledged, or had it a moment ago. With
-    /// frames always on the way it may be a little behind the standby for ever; what is acknowledged then waits for it.
-    /// Of what nothing was acknowledged yet, it has everything from the beginning, unless it was late.
+    /// Counts the candidate, if it has caught up. Acknowledgements wait for a counted candidate.
+    ///
+    /// It has caught up if it has every acknowledged frame except those of the last `candidateLagMax`: with a steady
+    /// flow, it may always be slightly behind the standby. If nothing was acknowledged yet, it counts at once, unless
+    /// it was late.
     mutating func countCandidate(now: MonotonicTime) {
         let (node, marked): (NodeID, ChannelStateMachine.Candidate.Mark?)
         switch candidate {
@@ -324,6 +330,6 @@ extension ChannelStateMachine.Primary {
             candidate = candidate.marked(copy.has(mark.position) ? .init(position: promised, since: now) : mark)
         }
     }
-    /// What a candidate may be behind when it begins to count.
+    /// The largest lag with which a candidate is counted.
     private static let candidateLagMax = Duration.milliseconds(250)
 }

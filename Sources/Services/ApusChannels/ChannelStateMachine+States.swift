@@ -1,40 +1,41 @@
 import ApusCore
 import ApusMedia
 
-/// What a channel has beside its ring: each state carries only what exists in it.
+/// The state of a channel, apart from its ring. Each case carries only what exists in it.
 extension ChannelStateMachine {
     /// What this node does for the channel.
     enum Duty: Sendable {
         /// It is the primary.
         case lead(Primary)
-        /// Another node is, or none that is known.
+        /// Another node is the primary, or none is known.
         case follow(Feed)
     }
 
-    /// Where the frames of a node that is not the primary come from.
+    /// The source of the frames at a node that is not the primary.
     enum Feed: Sendable {
-        /// The primary of a term copies them here: this node stands by, or the map is about to say so.
+        /// The primary of a term copies them here. This node is the standby, or the map is about to name it.
         case copy(term: Epoch)
-        /// This node asks for them while it has receivers: at most one stream in use and one that is to take its place.
+        /// This node subscribes to them while it has receivers. At most one stream is in use, and at most one other is
+        /// about to replace it.
         case subscriptions([Upstream])
     }
 
-    /// Who uses the channel here.
+    /// How the channel is used here.
     enum Use: Sendable {
         /// Viewers or edges receive it.
         case watched
         case unwatched
-        /// Nobody used it for long: it is not copied until somebody does.
+        /// It was idle, and the shell is about to remove it. It is not copied until it is used again.
         case released
     }
 
-    /// How old the frames are that are held.
+    /// Whether the held frames are current.
     enum Picture: Sendable {
-        /// They go on from what feeds this node.
+        /// The ring continues with the frames that feed this node.
         case current
-        /// Nothing came since the node has receivers: they may be old.
+        /// No frame arrived since the node has receivers, so the held frames may be old.
         ///
-        /// - wantedAfter: the earliest position after which a receiver wants frames.
+        /// - wantedAfter: the earliest position after which a receiver resumes.
         case old(wantedAfter: FramePosition?)
 
         var isOld: Bool { if case .old = self { true } else { false } }
@@ -44,16 +45,16 @@ extension ChannelStateMachine {
     struct Publisher: Sendable {
         let epoch: UInt32
         let instance: UInt64
-        /// This node, as primary, said that every sequence below is safe.
+        /// This node, as the primary, acknowledged every sequence below this one.
         var acknowledged: UInt64?
     }
 
-    /// A stream by which a publisher sends to this primary.
+    /// A publisher's stream to this primary.
     struct Stream: Sendable {
         let id: IngestID
-        /// What came before this number is gone for good: the publisher itself no longer holds it.
+        /// Earlier frames cannot be recovered: the publisher itself no longer holds them.
         let startsAt: UInt64
-        /// The publisher was notified of a gap, and is to go on from here.
+        /// The publisher was notified of a gap, and asked to send again from here.
         var askedToResumeAt: UInt64?
     }
 
@@ -63,7 +64,7 @@ extension ChannelStateMachine {
         let stream: Stream
     }
 
-    /// What one other node gets of this primary's frames.
+    /// The primary's stream of frames to one other node.
     struct Copy: Sendable {
         enum Step: Sendable {
             case opening
@@ -84,17 +85,17 @@ extension ChannelStateMachine {
         func has(_ position: FramePosition) -> Bool { confirmed.map { $0 >= position } ?? false }
     }
 
-    /// The node that is to stand by, as soon as it has everything.
+    /// The node that becomes the standby when it has everything.
     enum Candidate: Sendable {
         case none
-        /// It is copied to, and nothing waits for it.
+        /// It receives a copy, and no acknowledgement waits for it.
         case followed(NodeID, Mark?)
-        /// It had everything that was acknowledged: nothing is acknowledged any more without it.
+        /// It had every acknowledged frame. A frame is acknowledged only when the candidate has it too.
         case counted(NodeID)
-        /// It was counted, and then owed a confirmation for too long; it is followed again.
+        /// It was counted until one of its confirmations was overdue. Acknowledgements do not wait for it.
         case late(NodeID, Mark?)
 
-        /// What the candidate was to have to be counted, since a time.
+        /// A position that the candidate must reach to be counted, and the time at which it was set.
         struct Mark: Sendable {
             var position: FramePosition
             var since: MonotonicTime
@@ -109,7 +110,7 @@ extension ChannelStateMachine {
         var isCounted: Bool { if case .counted = self { true } else { false } }
         var isLate: Bool { if case .late = self { true } else { false } }
 
-        /// The same, with another mark.
+        /// The same candidate with another mark.
         func marked(_ mark: Mark?) -> Self {
             switch self {
             case .followed(let node, _): .followed(node, mark)
@@ -119,15 +120,15 @@ extension ChannelStateMachine {
         }
     }
 
-    /// Whether the standby, and a candidate that counts, confirm in time.
+    /// Whether the standby, and a counted candidate, confirm in time.
     enum Protection: Sendable {
-        /// Nothing is owed.
+        /// No confirmation is outstanding.
         case kept
         case owed(Debt)
-        /// A confirmation was owed for too long: frames are acknowledged without it.
+        /// A confirmation is overdue. Frames are acknowledged without it.
         case lost(Debt?)
 
-        /// What is owed longest: every sequence below `next`, since a time.
+        /// The confirmation that is outstanding longest: of every sequence below `next`, since a time.
         struct Debt: Sendable {
             var next: UInt64
             var since: MonotonicTime
@@ -143,21 +144,21 @@ extension ChannelStateMachine {
         var isLost: Bool { if case .lost = self { true } else { false } }
     }
 
-    /// A subscription of this node at another one.
+    /// A subscription of this node at another node.
     struct Upstream: Sendable {
         let id: SubscriptionID
         let node: NodeID
-        /// What was asked for; nil: the live picture.
+        /// The position after which it begins; nil: the live picture.
         let after: FramePosition?
         var isOpen = false
     }
 
-    /// When, and where first, a subscription is tried again.
+    /// When a subscription is tried again, and at which node first.
     struct Retry: Sendable {
-        /// Not before this; nil: at once.
+        /// The earliest time; nil: at once.
         var at: MonotonicTime?
         var waits: Backoff
-        /// The owner did not answer: the standby is asked next.
+        /// The owner failed, so the standby is asked next.
         var asksStandby = false
     }
 }

@@ -1,53 +1,54 @@
 package import ApusCore
 package import ApusMedia
 
-/// One media channel as one node sees it: its role, its frames, and what it owes to whom (D7).
+/// A media channel at one node: the node's role, the frames that it holds, and its streams with other nodes (D7).
 ///
-/// A channel belongs to its device's shard. The shard's owner is the channel's **primary**: it takes the
-/// publisher's frames, fans them out, copies them to the shard's **standby**, and acknowledges to the
-/// publisher what the standby has. Any other node with viewers is an **edge**: it subscribes to the
-/// primary, or to the standby where the primary cannot be reached, with everything after its last frame.
+/// A channel belongs to its device's shard. The shard's owner is the channel's **primary**. It receives the publisher's
+/// frames, sends them to its receivers, and copies them to the shard's **standby**. It acknowledges a frame to the
+/// publisher when the standby has it. Any other node with viewers is an **edge**. It subscribes to the frames after its
+/// last one, at the primary, or at the standby if the primary cannot be reached.
 ///
-/// When the primary dies the map makes the standby the owner, and ``assign(_:now:)`` promotes it: its
-/// ring has every acknowledged frame, the publisher's endpoint asks it where to go on, and edges resume
-/// from it. Nothing acknowledged can be lost, and positions make everything sent twice harmless: a
-/// frame with a given position is always the same frame, because only the publisher numbers.
+/// When the primary dies, the map makes the standby the owner, and ``assign(_:now:)`` promotes it. Its ring has every
+/// acknowledged frame, so none of them is lost. The publisher's endpoint opens its stream at the new primary and
+/// continues with the first missing frame. Edges resume after their last frame. Duplicates are harmless: only the
+/// publisher assigns positions, so a position always names the same frame.
 ///
-/// **Another standby, planned.** The node that is to stand by is a **candidate** first
-/// (``setCandidate(_:now:)``): it is copied to beside the standby, and once it has all that was ever
-/// acknowledged, only what both have is acknowledged to the publisher. From then on the map may name it at any moment,
-/// noticed here or not, and a primary that dies finds everything acknowledged at whoever stands by.
+/// **Planned change of the standby.** The next standby is first a **candidate** (``setCandidate(_:now:)``). The primary
+/// copies the channel to the standby and to the candidate. Once the candidate has every frame that was ever
+/// acknowledged, the primary acknowledges only frames that both have. From then on, the map may name the candidate as
+/// the standby at any time, even before the primary sees that map. If the primary dies, its standby has every
+/// acknowledged frame in either case.
 ///
-/// **An old picture is no live picture.** A node whose copy of the channel is not fed, because nobody watched there
-/// or its primary is out of reach, keeps its frames for those that go on where they were. A live join there waits
-/// for the node that feeds it next, which says where the live picture begins (``liveFloor``).
+/// **Old frames are not live.** An edge is not fed while it has no viewers, or while it cannot reach the primary. It
+/// keeps its frames for receivers that resume after a position. A live join waits until the edge is fed again. The node
+/// that feeds it then reports where the live picture begins (``liveFloor``).
 ///
-/// Terms (the shard's epoch) fence the streams between nodes: a standby refuses copies of an older term,
-/// an edge refuses a subscription of an older term, so a primary that was paused gets no
-/// acknowledgement from anybody and learns that it is not one any more.
+/// Terms (the shard's epochs) fence the streams between nodes. A standby refuses a copy of an older term, and an edge
+/// refuses a subscription of an older term. A primary that was paused and replaced therefore receives no
+/// acknowledgement. It steps down when it receives the new map, or a copy of a later term.
 ///
-/// Pure: confined to the channel's home event loop by its shell; time comes in.
+/// Pure: its shell confines it to the channel's home event loop. Time is an argument.
 package struct ChannelStateMachine: Sendable {
     package typealias IngestID = UInt64
     package typealias SubscriptionID = UInt64
 
     package struct Configuration: Sendable {
         package var ring = FrameRingLimits()
-        /// How long the standby may owe an acknowledgement before the channel goes on unprotected and
-        /// says so. Key `channels.protection_timeout`.
+        /// How long a confirmation of the standby may be outstanding before the channel continues unprotected and
+        /// reports it. Key `channels.protection_timeout`.
         package var protectionTimeout: Duration = .seconds(1)
-        /// Wait before the first retry of a failed subscription or copy; doubles up to
-        /// ``retryDelayMax``. Key `channels.retry_delay`.
+        /// The delay before the first retry of a failed subscription or copy. It doubles up to ``retryDelayMax``. Key
+        /// `channels.retry_delay`.
         package var retryDelay: Duration = .milliseconds(10)
         package var retryDelayMax: Duration = .milliseconds(200)
-        /// The waits between retries.
+        /// The delays between retries.
         var retries: Backoff { Backoff(first: retryDelay, longest: retryDelayMax) }
         /// How far the epoch that a client claims may be ahead of this node's clock. Key `channels.epoch_ahead_max`.
         package var epochAheadMax: Duration = .seconds(86_400)
         package init() {}
     }
 
-    /// Who owns the channel's shard and who stands by, as the map says.
+    /// The owner and the standby of the channel's shard, according to the map.
     package struct Assignment: Sendable, Equatable {
         package var term: Epoch
         package var owner: NodeID?
@@ -59,43 +60,44 @@ package struct ChannelStateMachine: Sendable {
         }
     }
 
-    /// What the shell does next, in this order.
+    /// An instruction to the shell. The shell carries out actions in their order.
     package enum Action: Sendable {
-        /// Hand frames to every fan-out.
+        /// Pass frames to every fan-out.
         case distribute([RelayFrame])
-        /// Hand a repeated configuration to every fan-out.
+        /// Pass a repeated configuration to every fan-out.
         case adopt(RelayFrame)
-        /// Live joins begin at a key frame no earlier than this; nil: at the newest that is held.
+        /// Begin live joins at a key frame at or after this position; nil: at the newest key frame in the ring.
         case beginLive(FramePosition?)
-        /// Tell the publisher that every sequence below `next` is safe.
+        /// Acknowledge every sequence below `next` to the publisher.
         case acknowledge(IngestID, epoch: UInt32, next: UInt64)
-        /// Tell the publisher to send again from `next`.
+        /// Ask the publisher to send again from `next`.
         case resume(IngestID, next: UInt64)
-        /// The publisher's stream is no longer wanted here.
+        /// End the publisher's stream with this error.
         case endIngest(IngestID, ApusError)
-        /// Open a copy at the standby or the candidate; answer with ``copyOpened(at:after:now:)`` or
-        /// ``copyFailed(at:now:)``.
+        /// Open a copy at the standby or the candidate. The shell reports the result with ``copyOpened(at:after:now:)``
+        /// or ``copyFailed(at:now:)``.
         case openCopy(NodeID)
         /// Stop copying to a node.
         case closeCopy(NodeID)
-        /// Tell the node of an open copy whose frames follow; see ``publisherIdentity``.
+        /// Announce to the node of an open copy whose frames follow; see ``publisherIdentity``.
         case announcePublisher(NodeID)
-        /// Tell the primary, by the copy that is open, that this node takes it no more.
+        /// Notify the primary, over the open copy, that this node no longer accepts it.
         case refuseCopy
-        /// Tell the primary what this standby has.
+        /// Confirm to the primary which frames this standby has.
         case confirmCopy(epoch: UInt32, next: UInt64)
-        /// Ask a node for frames; answer with ``subscribed(_:term:liveFrom:now:)`` or ``subscriptionLost(_:now:)``.
+        /// Subscribe to a node's frames. The shell reports the result with ``subscribed(_:term:liveFrom:now:)`` or
+        /// ``subscriptionLost(_:now:)``.
         case subscribe(SubscriptionID, NodeID, after: FramePosition?)
         case unsubscribe(SubscriptionID)
     }
 
-    /// The answer to a publisher that wants to send.
+    /// The answer to a publisher's request to send.
     package enum IngestAnswer: Sendable, Equatable {
         case accepted(epoch: UInt32, next: UInt64, isProtected: Bool)
         case refused(ApusError)
     }
 
-    /// The answer to a primary that wants to copy.
+    /// The answer to a primary's request to copy.
     package enum CopyAnswer: Sendable, Equatable {
         case accepted(after: FramePosition?)
         case refused(ApusError)
@@ -108,17 +110,17 @@ package struct ChannelStateMachine: Sendable {
     package let local: NodeID
     package private(set) var assignment = Assignment(term: 0, owner: nil, standby: nil)
     package internal(set) var ring: FrameRing
-    /// What this node does for the channel; ``role`` says which.
+    /// What this node does for the channel. ``role`` is the role that the map assigns.
     var duty = Duty.follow(.subscriptions([]))
-    /// The newest publisher that is known.
+    /// The newest known publisher.
     var publisher: Publisher?
-    /// The newest epoch after which a receiver wanted to go on.
+    /// The newest epoch of the positions that receivers reported.
     var seenEpoch: UInt32 = 0
     var use = Use.unwatched
     var picture = Picture.old(wantedAfter: nil)
-    /// Live joins begin at a key frame no earlier than this; nil: at the newest that is held.
+    /// Live joins begin at a key frame at or after this position; nil: at the newest key frame in the ring.
     package internal(set) var liveFloor: FramePosition?
-    /// Kept from one subscription to the next, also where this node was the primary between them.
+    /// The retries of subscriptions. This state is kept while the node is the primary.
     var retry: Retry
     var nextSubscription: SubscriptionID = 1
 
@@ -135,7 +137,7 @@ package struct ChannelStateMachine: Sendable {
         return assignment.standby == local ? .standby : .edge
     }
 
-    /// True where every frame that was acknowledged is held by two nodes.
+    /// True if two nodes hold every acknowledged frame.
     package var isProtected: Bool {
         guard case .lead(let primary) = duty, !primary.protection.isLost, !primary.candidate.isLate,
             let copy = primary.copy(at: assignment.standby), copy.isActive
@@ -144,7 +146,7 @@ package struct ChannelStateMachine: Sendable {
         return copy.has(FramePosition(epoch: publisher.epoch, sequence: acknowledged - 1))
     }
 
-    /// A publisher is attached to this node's copy of the channel, or its frames come from upstream.
+    /// True if the channel receives frames: from an attached publisher, a copy, or an open subscription.
     package var isFed: Bool {
         switch duty {
         case .lead(let primary): primary.hasPublishers
@@ -153,14 +155,15 @@ package struct ChannelStateMachine: Sendable {
         }
     }
 
-    /// The publisher that a copy is opened for; zeros where none is known.
+    /// The publisher for which a copy is opened; zeros if none is known.
     package var publisherIdentity: (epoch: UInt32, instance: UInt64) {
         let newest = ring.last?.epoch ?? 0
         guard let publisher, publisher.epoch >= newest else { return (newest, 0) }
         return (publisher.epoch, publisher.instance)
     }
 
-    /// Nothing is attached: the shell may drop the channel after a while.
+    /// True if the channel has no viewers or edges, no publisher and no incoming copy. The shell may then remove it
+    /// after a while.
     package var isIdle: Bool {
         switch duty {
         case .lead(let primary): use != .watched && !primary.hasPublishers
@@ -171,15 +174,15 @@ package struct ChannelStateMachine: Sendable {
 
     // MARK: - The map
 
-    /// The map gave the channel's shard a new owner, standby or epoch.
+    /// The map assigns a new owner, standby or epoch to the channel's shard.
     package mutating func assign(_ new: Assignment, now: MonotonicTime) -> [Action] {
         guard new != assignment, new.term >= assignment.term else { return [] }
         let wasStandby = role == .standby
         let isNewTerm = new.term != assignment.term
         assignment = new
         var actions: [Action] = []
-        // A standby that is replaced goes on as an edge, under the same term.
-        // Whoever copies may not have seen this map, or not the ones between: it hears of it.
+        // A replaced standby becomes an edge, possibly under the same term. The sender of the copy may not have this
+        // map, or may have skipped an earlier one, so it is notified.
         if case .follow(.copy(let term)) = duty,
             term < new.term || (wasStandby && role != .standby) || role == .primary
         {
@@ -200,7 +203,7 @@ package struct ChannelStateMachine: Sendable {
         defer { duty = .lead(primary) }
         var actions: [Action] = []
         if isNewTerm {
-            // What was opened under an earlier term is not taken any more.
+            // The other nodes no longer accept copies that were opened under an earlier term.
             actions += primary.closeCopies()
             primary.promised = ring.last
         }
@@ -212,7 +215,7 @@ package struct ChannelStateMachine: Sendable {
     private mutating func becomePrimary(now: MonotonicTime) -> [Action] {
         var actions = dropUpstreams()
         var primary = Primary(promised: ring.last)
-        // What an edge kept from earlier is no live picture; what a standby has is all that there is.
+        // Frames that an edge kept from earlier are not live. Those of a standby are the newest that exist.
         actions += setLiveFloor(picture.isOld ? ring.last.map(Self.successor) : nil)
         actions += adjustCopies(of: &primary, now: now)
         actions += acknowledgements(of: &primary, now: now)
@@ -220,7 +223,7 @@ package struct ChannelStateMachine: Sendable {
         return actions
     }
 
-    /// Another node is the primary.
+    /// Closes the copies and ends the publishers' streams, because another node is now the primary.
     private mutating func stepDown() -> [Action] {
         guard case .lead(var primary) = duty else { return [] }
         duty = .follow(.subscriptions([]))
@@ -232,14 +235,14 @@ package struct ChannelStateMachine: Sendable {
         return actions
     }
 
-    /// A receiver is about to come that has everything up to a position: an edge that is not fed then
-    /// asks for those after it and not for the live picture, which may begin later.
+    /// A receiver that has every frame up to a position is about to join. An edge that is not fed then subscribes to
+    /// the frames after that position, not to the live picture, which may begin later.
     package mutating func receiverWants(after position: FramePosition?) {
         guard case .old(let wanted) = picture, let position else { return }
         picture = .old(wantedAfter: wanted.map { min($0, position) } ?? position)
     }
 
-    /// Viewers or edges came to this node, or the last one left. The standby does not count.
+    /// The first viewer or edge joined this node, or the last one left. The standby does not count.
     package mutating func receiversChanged(hasReceivers: Bool, now: MonotonicTime) -> [Action] {
         if hasReceivers {
             use = .watched
@@ -250,14 +253,14 @@ package struct ChannelStateMachine: Sendable {
         return role == .primary ? [] : askEarlier() + adjustUpstream(now: now)
     }
 
-    /// A receiver, here or at another node, has everything up to a position: epochs that are given go on after it.
+    /// A receiver, here or at another node, has every frame up to a position. New epochs are assigned above its epoch.
     package mutating func receiverHas(_ position: FramePosition?) {
         if let position { seenEpoch = max(seenEpoch, position.epoch) }
     }
 
-    /// Time, soon, will bring something about: a copy or a subscription is to be tried again.
+    /// True if a retry of a copy or a subscription is scheduled.
     ///
-    /// A standby that owes a confirmation is not counted: it is looked at with every frame.
+    /// An outstanding confirmation of the standby does not count: it is checked with every frame.
     package var isWaiting: Bool {
         switch duty {
         case .lead(let primary): primary.copies.contains(where: \.isWaiting)
@@ -266,37 +269,37 @@ package struct ChannelStateMachine: Sendable {
         }
     }
 
-    /// Another node copies the channel, or is to.
+    /// True if this primary has a copy at another node, or tries to open one.
     package var hasCopies: Bool {
         if case .lead(let primary) = duty { !primary.copies.isEmpty } else { false }
     }
 
-    /// Something that was waited for may be due.
+    /// Starts the retries that are due, and checks the acknowledgements.
     package mutating func tick(now: MonotonicTime) -> [Action] {
         guard case .lead(var primary) = duty else { return adjustUpstream(now: now) }
         defer { duty = .lead(primary) }
         return adjustCopies(of: &primary, now: now) + acknowledgements(of: &primary, now: now)
     }
 
-    /// The channel was idle for as long as it is remembered: its copy ends, so that the standby may forget it too.
+    /// Ends the copies of an idle channel that the shell is about to remove, so that the standby may remove it too.
     package mutating func release() -> [Action] {
         guard isIdle, use != .released else { return [] }
         use = .released
         guard case .lead(var primary) = duty else { return [] }
         defer { duty = .lead(primary) }
-        // The standby may forget it too: nothing of it is promised any more.
+        // The standby may remove the channel, so the acknowledged frames are no longer guaranteed.
         primary.promised = nil
         return primary.closeCopies()
     }
 
-    /// The node's rings together are near their bound: this one is to keep less, or may keep more again.
+    /// Sets the limit on the ring's bytes. It is lower while the node's rings are together near their limit.
     package mutating func limitRing(byteCountMax: Int) { ring.limit(byteCountMax: byteCountMax) }
 
     // MARK: - As standby
 
-    /// The primary of a term wants to copy its frames here.
+    /// The primary of a term requests to copy its frames here.
     ///
-    /// - Parameter liveFrom: where live joins begin there.
+    /// - Parameter liveFrom: where live joins begin at the primary.
     package mutating func openCopy(
         term: Epoch, epoch: UInt32, instance: UInt64, liveFrom: FramePosition?, now: MonotonicTime
     ) -> (answer: CopyAnswer, actions: [Action]) {
@@ -305,7 +308,7 @@ package struct ChannelStateMachine: Sendable {
         }
         var actions: [Action] = []
         if role == .primary {
-            // A copy of a later term is news of the map that has not come yet: this node is the standby now.
+            // A copy of a later term arrived before the map of that term. This node is now the standby.
             assignment = Assignment(term: term, owner: nil, standby: local)
             actions += stepDown()
         }
@@ -316,20 +319,21 @@ package struct ChannelStateMachine: Sendable {
         return (.accepted(after: ring.last), actions + unsubscriptions)
     }
 
-    /// The primary says whose frames follow.
+    /// The primary announces whose frames follow.
     package mutating func publisherChanged(term: Epoch, epoch: UInt32, instance: UInt64) {
         guard case .follow(.copy(term)) = duty else { return }
         note(epoch: epoch, instance: instance)
     }
 
-    /// Whose epoch it is; an instance that is known stays known.
+    /// Stores the instance of an epoch. An unknown instance (0) does not replace a known one of the same epoch.
     private mutating func note(epoch: UInt32, instance: UInt64) {
         let known = publisher?.epoch ?? 0
         guard epoch > known || epoch == known && instance != 0 else { return }
         publisher = Publisher(epoch: epoch, instance: instance, acknowledged: publisher?.acknowledged)
     }
 
-    /// Frames from the primary, in the order they came. A copy has no holes: a gap ends it.
+    /// Frames from the primary, in order of arrival. The primary sends every frame, so gaps occur only at the start of
+    /// a copy.
     package mutating func copied(_ frames: [RelayFrame], term: Epoch) -> [Action] {
         guard case .follow(.copy(term)) = duty, term >= assignment.term else { return [] }
         var accepted: [RelayFrame] = []
@@ -340,7 +344,7 @@ package struct ChannelStateMachine: Sendable {
                 actions.append(.adopt(frame))
                 continue
             }
-            // The primary sends from its oldest frame where this node had nothing in common with it.
+            // If the rings have no frame in common, the primary sends from its oldest frame.
             if case .appended = ring.append(frame, allowingGap: true) { accepted.append(frame) }
         }
         guard let last = ring.last else { return actions }
@@ -350,7 +354,7 @@ package struct ChannelStateMachine: Sendable {
         return actions
     }
 
-    /// The primary's stream is gone.
+    /// The primary's stream ended.
     package mutating func copyClosed(term: Epoch, now: MonotonicTime) -> [Action] {
         guard case .follow(.copy(term)) = duty else { return [] }
         duty = .follow(.subscriptions([]))
@@ -359,7 +363,7 @@ package struct ChannelStateMachine: Sendable {
 
     // MARK: - Live joins
 
-    /// Where a live join begins at a node that this one feeds: no earlier than here. Nil where no frame is known.
+    /// The earliest start of a live join at a node that this one feeds; nil if no frame is known.
     package var liveFrom: FramePosition? {
         guard let newest = ring.livePosition ?? ring.last.map(Self.successor) else { return liveFloor }
         return liveFloor.map { max($0, newest) } ?? newest

@@ -20,7 +20,7 @@ final class FanOut {
         let id: FanOutStateMachine.ReceiverID
         let output: FrameOutput
         let sink: any FrameSink
-        /// Nothing is sent before it is open. The machine keeps the receiver's position in the meantime.
+        /// Nothing is sent before it is open. Until then the machine keeps the receiver's position.
         var isOpen = false
     }
 
@@ -131,7 +131,7 @@ final class FanOut {
         if byteCount > 0 { loop.service.metrics.bytesOut.increment(by: Int64(byteCount)) }
     }
 
-    /// Sends a receiver as much as it can take. Returns the number of bytes.
+    /// Sends to a receiver until it has everything or its output is full. Returns the number of bytes.
     private func serve(_ index: Int, now: MonotonicTime) -> Int {
         let row = rows[index]
         guard row.isOpen else { return 0 }
@@ -145,7 +145,7 @@ final class FanOut {
         return byteCount
     }
 
-    /// Sends a receiver its next batch. Returns nil if it has everything.
+    /// Sends the next batch to a receiver. Returns nil if it has everything.
     private func sendBatch(at index: Int, now: MonotonicTime) -> (byteCount: Int, hasMore: Bool)? {
         switch rows[index].output {
         case .bytes(let port):

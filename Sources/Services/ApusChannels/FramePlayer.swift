@@ -2,10 +2,10 @@ package import ApusCore
 package import ApusMedia
 package import NIOCore
 
-/// Publishes frames of this node to a channel at their own pace, such as the greeting of an answering machine.
+/// Publishes frames of this node to a channel in real time, such as the greeting of an answering machine.
 ///
-/// It keeps what it has sent, so that a new primary gets what it does not have. A player that starts late leaves out
-/// what would be over, and begins with the next key frame.
+/// It stores the frames that it has sent, so that a new primary can get those that it lacks. A player that starts late
+/// skips the frames whose time has passed, and begins with the next key frame.
 ///
 /// Concurrency model: confined to the event loop, except the initializer, ``start(elapsed:)`` and ``stop()``.
 package final class FramePlayer: PublisherSink, @unchecked Sendable {  // SAFETY: confined to the event loop.
@@ -14,13 +14,13 @@ package final class FramePlayer: PublisherSink, @unchecked Sendable {  // SAFETY
     private let channel: ChannelID
     private let account: AccountID?
     private let service: ChannelService
-    /// The presentation time of the first frame that is no configuration, in microseconds.
+    /// The presentation time of the first frame that is not a configuration, in microseconds.
     private let firstUs: Int64
     private var elapsed = Duration.zero
     private var isStarted = false
     private var handle: PublishHandle?
     private var isStopped = false
-    /// What was sent, for a new primary.
+    /// The sent frames, for a new primary.
     private var sent: [MediaFrame] = []
     private var next = 0
     private var run: (stream: StreamNumber, epoch: UInt32, first: UInt64)?
@@ -30,7 +30,7 @@ package final class FramePlayer: PublisherSink, @unchecked Sendable {  // SAFETY
 
     /// - Parameters:
     ///   - frames: in the order of their times, the configurations first. Their positions are not used.
-    ///   - account: the one whose share the channel uses.
+    ///   - account: the account whose share the channel uses.
     package init(
         _ frames: [MediaFrame], to channel: ChannelID, of account: AccountID?, at service: ChannelService,
         on eventLoop: any EventLoop
@@ -40,9 +40,9 @@ package final class FramePlayer: PublisherSink, @unchecked Sendable {  // SAFETY
         firstUs = frames.first { !$0.header.flags.contains(.configuration) }?.header.ptsMicroseconds ?? 0
     }
 
-    /// A second call has no effect.
+    /// Starts to play. A second call has no effect.
     ///
-    /// - Parameter elapsed: how long the frames would have been played by now.
+    /// - Parameter elapsed: how long the frames should already have been playing.
     package func start(elapsed: Duration) {
         eventLoop.execute { [self] in
             guard !isStarted, !isStopped else { return }
@@ -86,7 +86,7 @@ package final class FramePlayer: PublisherSink, @unchecked Sendable {  // SAFETY
         handle = nil
     }
 
-    /// Leaves out what would be over, up to a key frame of the track that has them.
+    /// Skips the frames whose time has passed, up to the next key frame, and sends the configurations before it.
     private func skip() {
         guard elapsed > .zero else { return }
         let due = frames.firstIndex { !$0.header.flags.contains(.configuration) && time(of: $0) >= elapsed }

@@ -14,15 +14,15 @@ package protocol FrameSink: AnyObject, Sendable {
     var need: ReceiverNeed { get }
     /// The stream went live, waits, ended, or lost frames. Not called before ``Receipt/open()``.
     func streamChanged(_ stream: StreamNumber, to state: StreamPhase)
-    /// The output could not take everything that is available for the receiver.
+    /// The output could not accept everything that is available for the receiver.
     func fellBehind()
 }
 
 /// Which frames a receiver needs.
 package enum ReceiverNeed: Sendable, Hashable {
-    /// The present. If it is slow, it continues at a key frame.
+    /// Live frames. If it is slow, it continues at a key frame.
     case viewer
-    /// Every frame that the channel holds. It is notified only of frames that the channel does not have any more.
+    /// Every frame that the channel holds. It is notified only of frames that the channel no longer holds.
     case recorder
 }
 
@@ -63,7 +63,7 @@ extension FramePort {
 extension FrameSink {
     package var need: ReceiverNeed { .viewer }
 
-    /// A connection of its own needs no turns: it reports itself when it accepts bytes again.
+    /// A sink with a separate connection needs no turns: it reports when the connection accepts bytes again.
     package func fellBehind() {}
 }
 
@@ -109,7 +109,7 @@ package protocol PublisherSink: AnyObject, Sendable {
     func publishOpened(_ stream: StreamNumber, epoch: UInt32, next: UInt64, isProtected: Bool)
     /// Every sequence number below `next` is acknowledged.
     func publishAcknowledged(_ stream: StreamNumber, epoch: UInt32, next: UInt64)
-    /// The publisher must send again from `next`, under this epoch, which is seldom another than before.
+    /// The publisher must send again from `next`, under this epoch, which rarely differs from the previous one.
     func publishResume(_ stream: StreamNumber, epoch: UInt32, next: UInt64)
     /// The stream is refused or taken over. Called once; nothing follows.
     func publishFailed(_ stream: StreamNumber, _ error: ApusError)
@@ -126,7 +126,7 @@ package struct PublishOffer: Sendable, Equatable {
     /// True if the cluster assigned ``epoch`` to this instance.
     package var resumes: Bool
     /// True if the owner of the device's identity confirmed that its session is the newest. Otherwise the publisher may
-    /// only continue the run that it has, so that a superseded one starts nothing (IV-A5).
+    /// only continue its current run, so that a superseded one cannot start another (IV-A5).
     package var isConfirmed: Bool
 
     package init(epoch: UInt32, instance: UInt64, oldest: UInt64, resumes: Bool = false, isConfirmed: Bool = true) {

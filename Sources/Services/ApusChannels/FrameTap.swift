@@ -3,12 +3,12 @@ package import ApusMedia
 package import NIOCore
 import Synchronization
 
-/// Frames that a ``FrameTap`` has received and that were not taken yet, in the order of the channel.
+/// Frames that a ``FrameTap`` has received since the last ``FrameTap/take()``, in the order of the channel.
 package struct TappedFrames: Sendable {
     package private(set) var frames: [RelayFrame] = []
     /// The sum of their sizes.
     package private(set) var byteCount = 0
-    /// Frames that the channel did not have any more.
+    /// The number of frames that the channel no longer held.
     package private(set) var lostCount: UInt64 = 0
 
     package init() {}
@@ -21,19 +21,19 @@ package struct TappedFrames: Sendable {
     fileprivate mutating func lose(_ count: UInt64) { lostCount += count }
 }
 
-/// A receiver of a channel's frames within this node, such as a recorder. It keeps the frames until they are taken.
+/// A receiver of a channel's frames within this node, such as a recorder. It stores the frames until ``take()``.
 ///
-/// It gets every frame that the channel holds, and stays where the node becomes the channel's primary, or another node
-/// does. On a node that is neither primary nor standby, the frames come from another node, which may skip some if the
-/// link is slow. They are counted then (``TappedFrames/lostCount``).
+/// It gets every frame that the channel holds, and remains attached when this or another node becomes the channel's
+/// primary. On a node that is neither primary nor standby, the frames come from another node, which may skip some if
+/// the link is slow. The tap counts them (``TappedFrames/lostCount``).
 ///
-/// Bounded: with ``byteCountMax`` bytes it takes no more. If they are not taken while the channel holds what follows,
-/// the tap alone loses frames.
+/// Bounded: it accepts no frames while it holds ``byteCountMax`` bytes. If ``take()`` is called too late, the channel
+/// no longer holds the next frames, and only this tap loses them.
 ///
 /// Concurrency model: confined to the event loop, except ``take()`` and ``close()``. A `Mutex` guards the frames.
 package final class FrameTap: FrameSink, FrameReceiver, @unchecked Sendable {  // SAFETY: see the concurrency model.
     package let eventLoop: any EventLoop
-    /// The bytes of frames with which the tap takes no more. One batch can exceed it.
+    /// The size at which the tap accepts no more frames, in bytes. One batch can exceed it.
     package let byteCountMax: Int
     private let state = Mutex(TappedFrames())
     /// Called once, with the first frame.
@@ -47,7 +47,7 @@ package final class FrameTap: FrameSink, FrameReceiver, @unchecked Sendable {  /
         (self.eventLoop, self.byteCountMax, self.onFirst) = (eventLoop, byteCountMax, onFirst)
     }
 
-    /// Takes what has come in since the last time, and lets the channel send more if the tap was full.
+    /// Returns the frames since the last call. If the tap was full, the channel may send more.
     package func take() -> TappedFrames {
         let taken = state.withLock { frames in
             defer { frames = TappedFrames() }

@@ -1,14 +1,14 @@
 package import ApusCore
 import DequeModule
 
-/// Schedules the streams on a link that is slower than they are: accounts in turn, and within an account its streams in
-/// turn (D13).
+/// Schedules the streams of a link that is slower than they are. Accounts take turns, and so do the streams of each
+/// account (D13).
 ///
-/// Each account gets ``quantum`` bytes per round and sends while it has some left. What its last batch takes beyond
-/// that is deducted from its next rounds (surplus round robin). An account that sends more than the link carries thus
-/// delays another's frames by at most one batch of each account, however many streams it has.
+/// Each account gets ``quantum`` bytes per round and sends while it has some left. If its last batch is larger than the
+/// rest, the excess is deducted from its next rounds (surplus round robin). An account that sends more than the link
+/// carries thus delays another's frames by at most one batch of each account, however many streams it has.
 ///
-/// Pure value: confined to its owner. It holds each waiting stream once, and forgets accounts when none waits.
+/// Pure value: confined to its owner. It holds each waiting stream once, and removes all accounts when no stream waits.
 package struct LinkTurns<Stream: Hashable> {
     private struct Line {
         var streams: Deque<Stream> = []
@@ -27,7 +27,7 @@ package struct LinkTurns<Stream: Hashable> {
 
     package var isEmpty: Bool { waiting.isEmpty }
 
-    /// A stream has something to send. Has no effect if it waits already.
+    /// A stream has something to send. Has no effect if it already waits.
     package mutating func wait(_ stream: Stream, of account: AccountID?) {
         guard waiting.insert(stream).inserted else { return }
         var line = lines.removeValue(forKey: account) ?? Line()
@@ -37,7 +37,7 @@ package struct LinkTurns<Stream: Hashable> {
         lines[account] = line
     }
 
-    /// The stream whose turn it is. It no longer waits; nil if none waits. ``sent(_:of:)`` must report its bytes.
+    /// Removes and returns the stream whose turn it is; nil if none waits. ``sent(_:of:)`` must report its bytes.
     package mutating func next() -> (stream: Stream, account: AccountID?)? {
         while let account = order.first {
             if lines[account]?.streams.isEmpty ?? true {

@@ -105,7 +105,7 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
         return (byteCount, !waiting.isEmpty)
     }
 
-    /// Nothing more is sent.
+    /// Ends the stream and drops its waiting frames.
     private func end() {
         isOver = true
         guard let peer else { return }

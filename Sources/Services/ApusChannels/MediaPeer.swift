@@ -165,11 +165,11 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
     func wait(_ turn: Turn, of account: AccountID?) {
         guard !isClosed else { return }
         turns.wait(turn, of: account)
-        // Earlier writes may have been sent since.
+        // Earlier writes may have completed since the caller's check.
         if isWritable { eventLoop.execute { [self] in writabilityChanged() } }
     }
 
-    /// Reserves room for waiting frames of a publisher. Returns false if its account has its share.
+    /// Reserves room for waiting frames of a publisher. Returns false if its account has used its share.
     func holds(_ byteCount: Int, of account: AccountID?) -> Bool {
         guard waitingShares.take(byteCount, for: account) else { return false }
         service.metrics.linkWaitingBytes.increment(by: Double(byteCount))
@@ -412,8 +412,7 @@ extension MediaPeer {
             let liveFrom = hub.machine.liveFrom
             let account = hub.account
             return .success({ [self] in
-                // The number is that of the channel that is joined. The one that was asked may be removed in the
-                // meantime.
+                // The stream number is that of the joined channel, because the hub may be removed before the join.
                 let answer = { @Sendable [self] (stream: StreamNumber) in
                     send(
                         .response, .subscribe,
@@ -520,7 +519,7 @@ final class MediaPeerSink: FrameSink, FramePort, @unchecked Sendable {  // SAFET
         peer.write(bytes)
         peer.connection.flush()
     }
-    /// Other nodes learn from their own links whether a channel is fed.
+    /// Other nodes detect from their own links whether a channel is fed.
     func streamChanged(_ stream: StreamNumber, to state: StreamPhase) {}
 }
 

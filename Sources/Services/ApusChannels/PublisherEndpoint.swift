@@ -2,11 +2,11 @@ import ApusCore
 import ApusMedia
 import NIOCore
 
-/// The connection of a local device to the channel's primary, at whichever node (D7).
+/// A local device's stream to the channel's primary, at this or another node (D7).
 ///
-/// The device keeps what is not acknowledged, so this object keeps nothing. When the primary changes, it opens the
-/// stream at the new one. The new primary's answer says from where it needs frames, and the device is asked to continue
-/// there.
+/// The device keeps every frame that is not acknowledged, so this object keeps none. When the primary changes, this
+/// object opens the stream at the new one. The answer names the first frame that the new primary needs, and the device
+/// is asked to continue there.
 ///
 /// Concurrency model: confined to the channel's home loop, like its hub.
 final class PublisherEndpoint: @unchecked Sendable {  // SAFETY: confined to the home loop; entry points assert it.
@@ -16,7 +16,7 @@ final class PublisherEndpoint: @unchecked Sendable {  // SAFETY: confined to the
         case opening(RemoteIngest)
         case remote(RemoteIngest)
         case waiting(until: MonotonicTime)
-        /// The same publisher connected through another node. Frames from the device show that it is here after all.
+        /// The same publisher opened a stream through another node. Frames from the device reopen this one.
         case superseded
         case closed
     }
@@ -73,7 +73,7 @@ final class PublisherEndpoint: @unchecked Sendable {  // SAFETY: confined to the
         if case .waiting(let until) = state, now >= until { open(now: now) }
     }
 
-    /// Sends frames of the device, in order, in the form in which this node sends them.
+    /// Sends frames of the device, in order, encoded as this node sends them.
     func send(_ frames: [RelayFrame]) {
         switch state {
         case .local(let id): hub.ingest(id, frames)
@@ -135,8 +135,7 @@ final class PublisherEndpoint: @unchecked Sendable {  // SAFETY: confined to the
     }
 
     private func refused(_ error: ApusError, now: MonotonicTime) {
-        // A stream that was accepted before waits for room, as it waits for a primary. Its device keeps its frames in
-        // the meantime.
+        // A stream that was accepted before waits for room, as it waits for a primary. Its device keeps the frames.
         guard error.code == .stalePublisher || (error.code == .overloaded && !wasOpened) else { return wait(now: now) }
         fail(error)
     }

@@ -2,13 +2,13 @@
 ///
 /// Viewers compare positions by epoch first, so the epochs of a channel only grow. The primary assigns them; the
 /// camera's clock is never used. A new instance gets an epoch above all known ones, and at least the primary's Unix
-/// seconds, so that epochs grow even if no node knows the channel any more. An instance that returns keeps its epoch.
+/// seconds, so that epochs grow even if no node remembers the channel. An instance that returns keeps its epoch.
 ///
 /// An epoch that a client claims may be at most ``aheadMax`` beyond the primary's clock, so that no claim exhausts the
 /// numbers. A client that brings its own epoch, as in the first version of the protocol, keeps it if it is not below
 /// the known one.
 ///
-/// Pure: a value for one question.
+/// Pure: a value for one decision.
 package struct PublisherEpoch: Sendable {
     package enum Answer: Sendable, Equatable {
         case given(UInt32)
@@ -20,7 +20,7 @@ package struct PublisherEpoch: Sendable {
     package var known: UInt32
     /// The instance of the epoch ``known``; 0 if unknown.
     package var holder: UInt64
-    /// The newest epoch after which a receiver wanted to continue; 0 if none did.
+    /// The newest epoch of the positions that receivers reported; 0 without one.
     package var seen: UInt32
     /// The primary's clock, in Unix seconds.
     package var wallSeconds: UInt32
