@@ -145,6 +145,12 @@ let package = Package(
         layer("Engine", "ApusConfiguration", ["ApusCore", yams]),
         layer("Engine", "ApusHTTPClient", ["ApusCore", "ApusThreads", "CApusCurl"]),
         layer(
+            "Engine", "ApusOutgoing",
+            [
+                "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusHTTPClient", orderedCollections, lifecycle, log,
+                coreMetrics,
+            ]),
+        layer(
             "Engine", "ApusTransport",
             [
                 "ApusCore", "ApusCrypto", "ApusTracing", "ApusListener", "ApusWire", "ApusThreads", "ApusTLS",
@@ -187,7 +193,8 @@ let package = Package(
         layer(
             "Services", "ApusClientAPI",
             [
-                "ApusCore", "ApusTracing", "ApusThreads", "ApusWire", "ApusContract", "ApusTransport", "ApusStorage",
+                "ApusCore", "ApusConfiguration", "ApusTracing", "ApusThreads", "ApusWire", "ApusContract",
+                "ApusTransport", "ApusStorage",
                 "ApusCluster", "ApusSessions", nioCore, protobuf, orderedCollections, dequeModule, lifecycle, log,
                 coreMetrics,
             ]),
@@ -206,37 +213,44 @@ let package = Package(
         layer(
             "Services", "ApusThings",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions", "ApusClientAPI",
+                "ApusCore", "ApusConfiguration", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster",
+                "ApusSessions", "ApusClientAPI",
                 protobuf, coreMetrics,
             ]),
         layer(
             "Services", "ApusFirmware",
             [
-                "ApusCore", "ApusCrypto", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions", "ApusClientAPI",
+                "ApusCore", "ApusConfiguration", "ApusCrypto", "ApusContract", "ApusStorage", "ApusCluster",
+                "ApusSessions", "ApusClientAPI",
                 "ApusThings", protobuf, lifecycle, coreMetrics, log,
             ]),
         layer(
             "Services", "ApusCommands",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions",
+                "ApusCore", "ApusConfiguration", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster",
+                "ApusSessions",
                 "ApusClientAPI", "ApusThings", protobuf, lifecycle, coreMetrics,
             ]),
         layer(
             "Services", "ApusCalls",
             [
-                "ApusCore", "ApusCrypto", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions",
-                "ApusClientAPI", "ApusMediaAccess", protobuf, lifecycle, coreMetrics, log,
+                "ApusCore", "ApusConfiguration", "ApusCrypto", "ApusWire", "ApusContract", "ApusOutgoing",
+                "ApusStorage", "ApusCluster", "ApusSessions",
+                "ApusClientAPI", "ApusMediaAccess", "ApusEvents", protobuf, lifecycle, coreMetrics, log,
             ]),
         layer(
             "Services", "ApusAnswering",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusStorage", "ApusCluster", "ApusSessions",
-                "ApusChannels", "ApusClientAPI", "ApusCalls", nioCore, protobuf, lifecycle, coreMetrics, log,
+                "ApusCore", "ApusConfiguration", "ApusWire", "ApusContract", "ApusMedia", "ApusStorage", "ApusCluster",
+                "ApusSessions",
+                "ApusChannels", "ApusClientAPI", "ApusCalls", "ApusEvents", nioCore, protobuf, lifecycle, coreMetrics,
+                log,
             ]),
         layer(
             "Services", "ApusEvents",
             [
-                "ApusCore", "ApusCrypto", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions",
+                "ApusCore", "ApusConfiguration", "ApusCrypto", "ApusTraversal", "ApusOutgoing", "ApusWire",
+                "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions",
                 "ApusClientAPI", "ApusThings", protobuf, lifecycle, coreMetrics, log,
             ]),
         layer(
@@ -264,12 +278,6 @@ let package = Package(
                 lifecycle, log, coreMetrics,
             ]),
 
-        layer(
-            "Edges", "ApusWebhooks",
-            [
-                "ApusCore", "ApusCrypto", "ApusHTTPClient", orderedCollections, nioPosix, lifecycle, log, coreMetrics,
-            ]),
-
         // Node: its configuration, and the only place that joins the parts.
         layer(
             "Node", "ApusNodeConfiguration",
@@ -277,7 +285,7 @@ let package = Package(
                 "ApusCore", "ApusConfiguration", "ApusTracing", "ApusListener", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusCommands",
                 "ApusCalls", "ApusAnswering", "ApusEvents", "ApusFirmware", "ApusRelayService", "ApusGateway",
-                "ApusHTTP", "ApusTraversal", "ApusWebhooks", nioCore, log,
+                "ApusHTTP", "ApusThings", nioCore, log,
             ]),
         layer(
             "Node", "ApusRelayNode",
@@ -291,9 +299,8 @@ let package = Package(
             [
                 "ApusCore", "ApusThreads", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusMedia",
                 "ApusTransport", "ApusStorage", "ApusEtcd", "ApusCluster", "ApusSessions", "ApusChannels",
-                "ApusClientAPI", "ApusOperators", "ApusThings", "ApusFirmware", "ApusCommands", "ApusCalls",
-                "ApusAnswering", "ApusEvents", "ApusRelayService", "ApusMediaAccess",
-                "ApusGateway", "ApusHTTP", "ApusWebhooks", "ApusTraversal", "ApusRelay", "ApusTLS",
+                "ApusClientAPI", "ApusOperators", "ApusRelayService", "ApusMediaAccess",
+                "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusTLS",
                 "ApusNodeConfiguration", nioCore,
                 nioPosix, lifecycle, unixSignals, protobuf, log, coreMetrics,
             ]),
@@ -322,7 +329,7 @@ let package = Package(
                 "CApusNamespaces", "CApusTLS", nioCore, nioPosix,
             ]),
         layer(
-            "Command", "ApusCommand",
+            "Command", "ApusCLI",
             [
                 "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusWire", "ApusContract", "ApusMedia", "ApusStorage",
                 "ApusCluster", "ApusSessions", "ApusThings", "ApusRelayService", "ApusHTTP", "ApusNodeConfiguration",
@@ -330,7 +337,7 @@ let package = Package(
                 "ApusThreads", "CApusThreads", nioCore, nioPosix, protobuf, unixSignals, log, coreMetrics, arguments,
             ], for: .compileTime),
         .executableTarget(
-            name: "apus", dependencies: ["ApusCommand"], path: "Sources/Command/apus", swiftSettings: apusSettings,
+            name: "apus", dependencies: ["ApusCLI"], path: "Sources/Command/apus", swiftSettings: apusSettings,
             linkerSettings: apusLinker),
         layer(
             "Command", "ApusBench",
@@ -349,15 +356,14 @@ let package = Package(
             name: "apus-doors",
             dependencies: [
                 "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusClientAPI", "ApusEvents",
-                "ApusNode",
-                "ApusCommand", protobuf,
+                "ApusCLI", protobuf,
             ],
             path: "Examples/Doors", exclude: ["pass"], swiftSettings: apusSettings, linkerSettings: apusLinker),
         .executableTarget(
             name: "apus-registers",
             dependencies: [
-                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusClientAPI", "ApusNode",
-                "ApusCommand", protobuf,
+                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusClientAPI", "ApusCLI",
+                protobuf,
             ],
             path: "Examples/Registers", swiftSettings: apusSettings, linkerSettings: apusLinker),
 
@@ -401,12 +407,12 @@ let package = Package(
                 "ApusCore", "ApusMedia", "ApusStorage", "ApusAnswering", nioCore, protobuf,
             ]),
         test(
-            "ApusWebhooksTests",
+            "ApusOutgoingTests",
             [
-                "ApusCore", "ApusCrypto", "ApusTestKit", "ApusWebhooks", lifecycle, log,
+                "ApusCore", "ApusCrypto", "ApusTestKit", "ApusOutgoing", lifecycle, log,
             ]),
         test("ApusHTTPClientTests", ["ApusCore", "ApusHTTPClient", "ApusTestKit", nioCore, nioPosix]),
-        test("ApusEventsTests", ["ApusCore", "ApusContract", "ApusStorage", "ApusEvents", protobuf]),
+        test("ApusEventsTests", ["ApusCore", "ApusContract", "ApusStorage", "ApusTraversal", "ApusEvents", protobuf]),
         test("ApusThingsTests", ["ApusCore", "ApusStorage", "ApusSessions", "ApusThings", protobuf]),
         test(
             "ApusHTTPTests",
@@ -436,18 +442,18 @@ let package = Package(
             [
                 "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusListener", "ApusWire", "ApusTransport",
                 "ApusStorage", "ApusCluster", "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay",
-                "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode", "ApusNode", "ApusEvents", "ApusTestKit",
+                "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode", "ApusNode", "ApusTestKit",
                 log, protobuf,
             ]),
         test("ApusLocalTests", ["ApusCore", "ApusLocal", "ApusTransport"]),
         // One build of the tests thereby compiles the programs beside the rest (scripts/lib/build-tests.sh).
-        test("ApusCommandTests", ["ApusBench", "ApusCommand", arguments]),
+        test("ApusCLITests", ["ApusBench", "ApusCLI", arguments]),
         test(
             "ClusterTests",
             [
                 "ApusCore", "ApusCrypto", "ApusStorage", "ApusSessions", "ApusContract", "ApusMedia", "ApusClient",
-                "ApusDevice", "ApusHistory", "ApusLocal", "ApusTestKit", "ApusTraversal", log, nioCore, nioPosix,
-                protobuf,
+                "ApusDevice", "ApusHistory", "ApusLocal", "ApusNodeConfiguration", "ApusTestKit", "ApusTraversal", log,
+                nioCore, nioPosix, protobuf,
             ]),
         test("RelayClientTests", ["ApusTestKit", nioCore, nioPosix], exclude: ["Clients"]),
         test(

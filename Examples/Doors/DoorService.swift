@@ -3,22 +3,27 @@ import ApusCluster
 import ApusContract
 import ApusCore
 import ApusEvents
-import ApusNode
 import ApusStorage
 import ApusWire
 import SwiftProtobuf
 
-/// Step 3: the service, which the nodes of this binary carry.
+/// Step 3: the service, which the nodes of this binary have.
 struct DoorService: NodeService {
+    static let name = "Doors"
     private static let replicated = EntityDefinition.door(.door, name: "door", durability: .replicated)
     private static let recorded = EntityDefinition.door(.recordedDoor, name: "recorded door", durability: .recorded)
     private static let collection = EntityCollection<DoorState>("example-doors", kind: .recordedDoor, layout: 1)
 
-    let records = RecordCatalogue([DoorService.collection])
+    static let records = RecordCatalogue([collection])
 
-    func register(with runtime: EntityRuntime) {
-        runtime.register(Self.replicated)
-        runtime.register(Self.recorded, in: Self.collection)
+    private let entities: EntityRegistry
+    private let topics: TopicService
+
+    init(_ configuration: NoConfiguration, of node: NodeContext) {
+        (entities, topics) = (node.entities, node.topics)
+        node.runtime.register(Self.replicated)
+        node.runtime.register(Self.recorded, in: Self.collection)
+        node.ports.provide(Self.rawData(node.entities))
     }
 }
 
@@ -63,16 +68,15 @@ extension DoorPassEvent: ClientEventMessage {
 }
 
 extension DoorService {
-    func addRequests(to api: inout ClientAPI, of node: NodeContext) {
+    func add(to api: inout ClientAPI) {
         api.addSchemas(doorSchemas)
         // The newest sixteen events are kept, so that nobody who resumes within them misses one.
         api.add(
             PublishedTopics(
                 "doors", "Who passes a door; the key is the door's name.",
                 events: [ClientEventKind(DoorPassEvent.self)],
-                retention: TopicRetention(eventsMax: 16), on: node.topics
+                retention: TopicRetention(eventsMax: 16), on: topics
             ) { _, _ throws(ApusError) in })
-        let (entities, topics) = (node.entities, node.topics)
         api.on(DoorPassRequest.self) { request, call throws(ApusError) in
             let door = try entities.door(request.door, request.recorded)
             let passed = try await door.ask(DoorPass(), timeout: try call.timeLeft(), call: call.entityCall)
@@ -99,14 +103,11 @@ extension DoorService {
 extension DoorService {
     /// Raw data of apps and devices, such as `apus send-server doors/front`: the answer is how often somebody has
     /// passed the door.
-    func serverHandlers(of node: NodeContext) -> [String: ServerHandler] {
-        let entities = node.entities
-        return [
-            "doors": { message throws(ApusError) in
-                let door = try entities.door(message.path, false)
-                return Array("\(try await door.ask(DoorLook()).passes)".utf8)
-            }
-        ]
+    fileprivate static func rawData(_ entities: EntityRegistry) -> ServerHandler {
+        ServerHandler("doors") { message throws(ApusError) in
+            let door = try entities.door(message.path, false)
+            return Array("\(try await door.ask(DoorLook()).passes)".utf8)
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-import ApusCommand
+import ApusCLI
 
-// All verbs of `apus`, with nodes that carry the doors.
-await ApusProgram.main(services: [DoorService()])
+// All verbs of `apus`, with nodes that have the doors.
+await ApusProgram.main(services: [DoorService.self])

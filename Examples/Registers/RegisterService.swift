@@ -2,24 +2,27 @@ import ApusClientAPI
 import ApusCluster
 import ApusContract
 import ApusCore
-import ApusNode
 import ApusStorage
 import ApusWire
 import SwiftProtobuf
 
 /// The registers of this binary's nodes, replicated and recorded ones.
 struct RegisterService: NodeService {
+    static let name = "Registers"
     private static let replicated = EntityDefinition.register(.register, name: "register", durability: .replicated)
     private static let recorded = EntityDefinition.register(
         .recordedRegister, name: "recorded register", durability: .recorded)
     private static let collection = EntityCollection<RegisterState>(
         "example-registers", kind: .recordedRegister, layout: 1)
 
-    let records = RecordCatalogue([RegisterService.collection])
+    static let records = RecordCatalogue([collection])
 
-    func register(with runtime: EntityRuntime) {
-        runtime.register(Self.replicated)
-        runtime.register(Self.recorded, in: Self.collection)
+    private let entities: EntityRegistry
+
+    init(_ configuration: NoConfiguration, of node: NodeContext) {
+        entities = node.entities
+        node.runtime.register(Self.replicated)
+        node.runtime.register(Self.recorded, in: Self.collection)
     }
 }
 
@@ -57,9 +60,8 @@ extension FieldRule {
 }
 
 extension RegisterService {
-    func addRequests(to api: inout ClientAPI, of node: NodeContext) {
+    func add(to api: inout ClientAPI) {
         api.addSchemas(registerSchemas)
-        let entities = node.entities
         api.on(RegisterWriteRequest.self) { request, call throws(ApusError) in
             let message = RegisterWrite.with { $0.value = request.value }
             return try await entities.register(request.register, request.recorded)

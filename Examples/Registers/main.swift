@@ -1,4 +1,4 @@
-import ApusCommand
+import ApusCLI
 
 // All verbs of `apus`, with nodes that have the registers.
-await ApusProgram.main(services: [RegisterService()])
+await ApusProgram.main(services: [RegisterService.self])

@@ -1,4 +1,4 @@
-import ApusNode
+import ApusNodeConfiguration
 import ApusStorage
 import Foundation
 import Testing
@@ -17,7 +17,7 @@ struct AuthorityTableTests {
             guard columns.count == 7 else { continue }
             for match in columns[5].matches(of: /`([a-z-]+)`/) { stored[String(match.1)] = row }
         }
-        let names = Set(NodeRecords.catalogue(carrying: []).collections.map(\.name))
+        let names = Set(ProgramServices.records.collections.map(\.name))
         #expect(names.subtracting(stored.keys).isEmpty, "what ends these?")
         #expect(Set(stored.keys).subtracting(names).isEmpty, "these are not stored any more")
         for (name, row) in stored {

@@ -11,8 +11,9 @@ struct RelayConfigurationTests {
     private let root = [UInt8](repeating: 7, count: 32)
 
     private func read(_ yaml: String, _ environment: [String: String] = [:]) throws -> RelayConfiguration {
-        var reader = try ConfigurationReader(yaml: yaml, source: "node.yaml", environment: environment)
-        return try RelayConfiguration(&reader, path: { "/etc/apus/\($0)" })
+        var reader = try ConfigurationReader(
+            yaml: yaml, source: "node.yaml", folder: "/etc/apus", environment: environment)
+        return try RelayConfiguration(&reader)
     }
 
     @Test("Addresses, ranges and bounds are read, and the environment goes before the file")
@@ -113,7 +114,7 @@ struct RelayConfigurationTests {
             """, ["APUS_RELAY_TLS_PORT": "444"])
         #expect(configuration.handshakesMax == 9 && configuration.sessionsMax == plain.sessionsMax)
         #expect(configuration.certificateFile == "/etc/apus/a.pem")
-        #expect(configuration.keyFile == "/etc/apus//b.pem")
+        #expect(configuration.keyFile == "/b.pem")
         #expect(configuration.firstSecureEndpoint() == HostPort(host: "192.0.2.1", port: 444))
     }
 

@@ -113,7 +113,7 @@ struct RelayRosterTests {
     private func roster(of local: String, _ names: [String]) -> RelayRoster {
         var roster = RelayRoster(local: node(local))
         roster.membersChanged(names.map { (node($0), true) })
-        for name in names where name != local { roster.told(report(), by: node(name)) }
+        for name in names where name != local { roster.reported(report(), by: node(name)) }
         return roster
     }
 
@@ -125,7 +125,7 @@ struct RelayRosterTests {
         #expect(roster(of: "n10", names).standby == node("n1"))
         #expect(roster(of: "n1", ["n1"]).standby == nil)
         var roster = roster(of: "n1", names)
-        roster.told(report(isDraining: true), by: node("n2"))
+        roster.reported(report(isDraining: true), by: node("n2"))
         #expect(roster.standby == node("n3"))
         roster.membersChanged([(node("n1"), true), (node("n3"), false), (node("n10"), true)])
         #expect(roster.standby == node("n10"))
@@ -142,17 +142,19 @@ struct RelayRosterTests {
                 }, isDraining: isDraining, advertised: advertised)
         }
         var roster = roster(of: "n1", ["n1", "n2", "n3", "n4"])
-        for (number, name) in [(UInt32(2), "n2"), (3, "n3"), (4, "n4")] { roster.told(report(number), by: node(name)) }
+        for (number, name) in [(UInt32(2), "n2"), (3, "n3"), (4, "n4")] {
+            roster.reported(report(number), by: node(name))
+        }
         let own = [
             "turn:0.0.0.1:4?transport=udp", "turn:0.0.0.1:5?transport=tcp", "turns:0.0.0.1:5?transport=tcp",
         ]
         func others(_ number: Int) -> [String] { own.map { $0.replacing("0.0.0.1", with: "0.0.0.\(number)") } }
         #expect(roster.clientURLs(own: report(1)) == own + others(2) + others(3))
-        roster.told(report(2, isDraining: true), by: node("n2"))
+        roster.reported(report(2, isDraining: true), by: node("n2"))
         #expect(roster.clientURLs(own: report(1)) == own + others(3) + others(4))
         #expect(roster.clientURLs(own: report(1, isDraining: true)) == others(3) + others(4))
         roster.membersChanged([(node("n1"), true), (node("n3"), true)])
-        roster.told(report(3, advertised: HostPort(host: "relay.example", port: 443)), by: node("n3"))
+        roster.reported(report(3, advertised: HostPort(host: "relay.example", port: 443)), by: node("n3"))
         #expect(
             roster.clientURLs(own: RelayReport(endpoints: [])) == [
                 "turn:relay.example:443?transport=udp", "turn:relay.example:443?transport=tcp",
@@ -165,13 +167,13 @@ struct RelayRosterTests {
         var roster = roster(of: "n1", ["n1", "n2", "n3"])
         let address = TransportAddress(v4: 9, port: 0)
         let told = RelayReport(endpoints: [endpoint], addresses: [address, address])
-        let isKnown = roster.told(told, by: node("n2"))
+        let isKnown = roster.reported(told, by: node("n2"))
         #expect(!isKnown)
-        roster.told(told, by: node("n3"))
+        roster.reported(told, by: node("n3"))
         #expect(roster.addressesElsewhere == [address, endpoint.address.host])
         roster.membersChanged([(node("n1"), true), (node("n2", 2), true)])
         #expect(roster.addressesElsewhere.isEmpty)
-        let isFirst = roster.told(told, by: node("n2", 2))
+        let isFirst = roster.reported(told, by: node("n2", 2))
         #expect(isFirst && roster.addressesElsewhere == [address, endpoint.address.host])
     }
 
@@ -179,22 +181,22 @@ struct RelayRosterTests {
     func relays() {
         var roster = roster(of: "n1", ["n1", "n2", "n3"])
         let (machine, relay) = (TransportAddress(v4: 9, port: 0), TransportAddress(v4: 10, port: 0))
-        roster.told(RelayReport(endpoints: [endpoint], addresses: [machine], relays: [relay]), by: node("n2"))
+        roster.reported(RelayReport(endpoints: [endpoint], addresses: [machine], relays: [relay]), by: node("n2"))
         #expect(roster.relaysElsewhere == [relay, endpoint.address.host])
         #expect(roster.addressesElsewhere == [machine, endpoint.address.host, relay])
-        roster.told(RelayReport(endpoints: [endpoint], addresses: [machine]), by: node("n3"))
+        roster.reported(RelayReport(endpoints: [endpoint], addresses: [machine]), by: node("n3"))
         #expect(roster.relaysElsewhere == [relay, machine, endpoint.address.host])
     }
 
     @Test("Users are counted over the other nodes; what changed replaces, and a life that ended is forgotten")
     func counts() {
         var roster = roster(of: "n1", ["n1", "n2", "n3"])
-        roster.told(report([("ann", 2), ("bob", 1)]), by: node("n2"))
-        roster.told(report([("ann", 3)]), by: node("n3"))
+        roster.reported(report([("ann", 2), ("bob", 1)]), by: node("n2"))
+        roster.reported(report([("ann", 3)]), by: node("n3"))
         #expect(roster.countsElsewhere == ["ann": 5, "bob": 1])
-        roster.told(report([("bob", 0), ("cat", 4)], isWhole: false), by: node("n2"))
+        roster.reported(report([("bob", 0), ("cat", 4)], isWhole: false), by: node("n2"))
         #expect(roster.countsElsewhere == ["ann": 5, "cat": 4])
-        roster.told(report([("eve", 9)]), by: node("n4"))
+        roster.reported(report([("eve", 9)]), by: node("n4"))
         #expect(roster.countsElsewhere["eve"] == nil, "a node that is no member")
         roster.membersChanged([(node("n1"), true), (node("n2"), true), (node("n3", 2), true)])
         #expect(roster.countsElsewhere == ["ann": 2, "cat": 4])

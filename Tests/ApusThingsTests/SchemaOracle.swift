@@ -1,4 +1,4 @@
-import ApusSessions
+import ApusCore
 
 /// Random schemas and values, and what the standard says of them, written as plainly as possible: the schema is read
 /// from its document each time, numbers are doubles, and texts are ASCII. For comparison with the compiled schema.

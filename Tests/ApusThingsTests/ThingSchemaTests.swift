@@ -134,7 +134,7 @@ struct ThingSchemaTests {
 
     @Test("The compiled schema agrees with the standard, read plainly", arguments: 0..<200)
     func oracle(seed: Int) throws {
-        var oracle = SchemaOracle(random: SeededRandom(state: UInt64(seed)))
+        var oracle = SchemaOracle(random: SeededRandom(seed: UInt64(seed)))
         for _ in 0..<5 {
             let text = oracle.schema(depth: 3)
             let document = try JSONSchemaTests.value(text)
@@ -184,7 +184,7 @@ struct ThingSchemaTests {
     ///
     /// - Returns: the number that were accepted, and of those the ones that set a field of a value.
     private static func run(seed: Int) throws -> (accepted: Int, fields: Int) {
-        var oracle = SchemaOracle(random: SeededRandom(state: UInt64(seed)))
+        var oracle = SchemaOracle(random: SeededRandom(seed: UInt64(seed)))
         let texts = model(&oracle)
         let (schema, relaxed) = (try ThingSchema(texts.schema), try JSONSchemaTests.value(texts.relaxed))
         var (state, accepted, fieldCount) = (ThingState(), 0, 0)

@@ -11,13 +11,13 @@ struct TurnOtherNodesTests {
     func comesAndGoes() throws {
         var driver = TurnDriver()
         let id = try driver.allocate()
-        #expect(driver.machine.othersAreAt(reached: [node.withPort(7400)], told: []).isEmpty)
+        #expect(driver.machine.othersAreAt(reached: [node.withPort(7400)], reported: []).isEmpty)
         #expect(try driver.code(driver.bind(0x4000, node.withPort(7400))) == 403)
         #expect(try driver.code(driver.bind(0x4000, node.withPort(22))) == 403)
         let relay = try driver.bind(0x4000, node.withPort(50_000))
         #expect(try driver.code(relay) == 0, "relay reaches relay")
         #expect(relay.first == .permit(id, node, ports: ports))
-        let gone = driver.machine.othersAreAt(reached: [], told: [])
+        let gone = driver.machine.othersAreAt(reached: [], reported: [])
         #expect(gone == [.revoke(id, node), .permit(id, node, ports: 1...65_535)])
         #expect(try driver.code(driver.bind(0x4001, node.withPort(22))) == 0)
     }
@@ -29,9 +29,9 @@ struct TurnOtherNodesTests {
         _ = try driver.bind(0x4000, node.withPort(22))
         _ = try driver.bind(0x4001, node.withPort(50_000))
         _ = try driver.bind(0x4002, peer)
-        let come = driver.machine.othersAreAt(reached: [], told: [node])
+        let come = driver.machine.othersAreAt(reached: [], reported: [node])
         #expect(come == [.unbindChannel(id, 0x4000), .revoke(id, node), .permit(id, node, ports: ports)])
-        #expect(driver.machine.othersAreAt(reached: [], told: [node]).isEmpty, "nothing is new")
+        #expect(driver.machine.othersAreAt(reached: [], reported: [node]).isEmpty, "nothing is new")
         #expect(try driver.code(driver.bind(0x4000, node.withPort(22))) == 403)
         #expect(try driver.code(driver.bind(0x4002, peer)) == 0)
     }
@@ -40,7 +40,7 @@ struct TurnOtherNodesTests {
     func sendIsDropped() throws {
         var driver = TurnDriver()
         try driver.allocate()
-        _ = driver.machine.othersAreAt(reached: [node], told: [])
+        _ = driver.machine.othersAreAt(reached: [node], reported: [])
         _ = try driver.ask(.createPermission) { $0.add(.xorPeerAddress, xorAddress: node.withPort(22)) }
         for (port, isSent) in [(UInt16(22), false), (50_000, true)] {
             var writer = StunWriter(StunMessageType(.indication, .send), driver.transaction())
@@ -55,15 +55,15 @@ struct TurnOtherNodesTests {
     func privateRanges() throws {
         let (lan, other) = (TransportAddress(v4: 0x0a00_0005, port: 0), TransportAddress(v4: 0x0a00_0006, port: 0))
         var policy = PeerPolicy()
-        policy.setOthers(reached: [lan], told: [other])
+        policy.setOthers(reached: [lan], reported: [other])
         #expect(policy.refusal(of: lan.withPort(50_000)) == nil)
         #expect(policy.refusal(of: lan.withPort(22)) == .own)
         #expect(policy.refusal(of: other.withPort(50_000)) == .special(.private))
         var open = PeerPolicy(opened: [.private])
-        open.setOthers(reached: [], told: [other])
+        open.setOthers(reached: [], reported: [other])
         #expect(open.refusal(of: other.withPort(22)) == .own)
         #expect(open.refusal(of: lan.withPort(22)) == nil)
-        open.setOthers(reached: [], told: [])
+        open.setOthers(reached: [], reported: [])
         #expect(open.refusal(of: other.withPort(22)) == nil)
     }
 
@@ -72,17 +72,17 @@ struct TurnOtherNodesTests {
         let lan = TransportAddress(v4: 0x0a00_0005, port: 0)
         var driver = TurnDriver()
         let id = try driver.allocate()
-        _ = driver.machine.othersAreAt(reached: [lan], told: [node])
+        _ = driver.machine.othersAreAt(reached: [lan], reported: [node])
         _ = try driver.bind(0x4000, lan.withPort(50_000))
         _ = try driver.bind(0x4001, node.withPort(50_000))
-        let known = driver.machine.othersAreAt(reached: [lan], told: [node], relays: [node])
+        let known = driver.machine.othersAreAt(reached: [lan], reported: [node], relays: [node])
         #expect(known == [.unbindChannel(id, 0x4000), .revoke(id, lan)])
-        #expect(driver.machine.othersAreAt(reached: [lan], told: [node], relays: [node]).isEmpty)
+        #expect(driver.machine.othersAreAt(reached: [lan], reported: [node], relays: [node]).isEmpty)
         #expect(try driver.code(driver.bind(0x4000, lan.withPort(50_000))) == 403)
         #expect(try driver.code(driver.bind(0x4001, node.withPort(50_000))) == 0)
         // Who says that somebody else's address relays opens nothing.
         let outsider = TransportAddress(v4: 0x0a00_0007, port: 50_000)
-        _ = driver.machine.othersAreAt(reached: [lan], told: [node], relays: [node, outsider])
+        _ = driver.machine.othersAreAt(reached: [lan], reported: [node], relays: [node, outsider])
         #expect(try driver.code(driver.bind(0x4002, outsider)) == 403)
     }
 
@@ -91,9 +91,9 @@ struct TurnOtherNodesTests {
         let claimed = try #require(TransportAddress("9.9.9.9", port: 50_000))
         let denied = [try #require(PeerRule("9.9.0.0/16"))]
         var listed = PeerPolicy(denied: denied)
-        listed.setOthers(reached: [], told: [claimed], relays: [claimed])
+        listed.setOthers(reached: [], reported: [claimed], relays: [claimed])
         #expect(listed.refusal(of: claimed) == .denied && listed.refusal(ofHost: claimed) == .denied)
-        listed.setOthers(reached: [claimed], told: [], relays: [claimed])
+        listed.setOthers(reached: [claimed], reported: [], relays: [claimed])
         #expect(listed.refusal(of: claimed) == .denied, "nor where it was reached")
         // The operator's own word does.
         let named = PeerPolicy(own: [claimed], denied: denied)
@@ -101,7 +101,7 @@ struct TurnOtherNodesTests {
 
         let lan = TransportAddress(v4: 0x0a00_0006, port: 50_000)
         var oneService = PeerPolicy(allowed: [try #require(PeerRule("10.0.0.6:7000"))])
-        oneService.setOthers(reached: [], told: [lan], relays: [lan])
+        oneService.setOthers(reached: [], reported: [lan], relays: [lan])
         #expect(oneService.refusal(of: lan) == .special(.private))
         #expect(oneService.refusal(of: lan.withPort(7_000)) == .own, "and it closes what was open")
         #expect(oneService.ports(of: lan) == PeerPolicy.judgedPorts)
@@ -111,7 +111,7 @@ struct TurnOtherNodesTests {
             TransportAddress(v4: 0x0a00_0005, port: 0), TransportAddress(v4: 0xc0a8_0709, port: 50_000)
         )
         var own = PeerPolicy(opened: [.private], own: [relay, other], relays: [relay])
-        own.setOthers(reached: [], told: [other], relays: [other])
+        own.setOthers(reached: [], reported: [other], relays: [other])
         #expect(own.refusal(of: other) == .own && own.refusal(ofHost: other) == .own)
     }
 
@@ -119,18 +119,18 @@ struct TurnOtherNodesTests {
     func loopback() throws {
         let other = TransportAddress(v4: 0x7f00_0003, port: 0)
         var policy = PeerPolicy()
-        policy.setOthers(reached: [other, TransportAddress(v4: 0, port: 0)], told: [other])
+        policy.setOthers(reached: [other, TransportAddress(v4: 0, port: 0)], reported: [other])
         #expect(policy.refusal(of: other.withPort(50_000)) == .special(.loopback))
         #expect(policy.refusal(of: TransportAddress(v4: 0, port: 50_000)) == .special(.unspecified))
         var open = PeerPolicy(opened: [.loopback])
-        open.setOthers(reached: [other], told: [other])
+        open.setOthers(reached: [other], reported: [other])
         #expect(open.refusal(of: other.withPort(22)) == nil)
     }
 
     @Test("A node's address inside another address is refused as well (NAT64, 6to4)")
     func embedded() throws {
         var policy = PeerPolicy(opened: [.nat64, .sixToFour])
-        policy.setOthers(reached: [node], told: [])
+        policy.setOthers(reached: [node], reported: [])
         for text in ["64:ff9b::9.9.9.9", "2002:909:909::1"] {
             #expect(policy.refusal(of: try #require(TransportAddress(text, port: 50_000))) == .own, "\(text)")
         }

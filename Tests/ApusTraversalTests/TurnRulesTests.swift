@@ -126,7 +126,7 @@ struct TurnRulesTests {
     func others() throws {
         var driver = TurnDriver()
         try driver.allocate()
-        _ = driver.machine.othersAreAt(reached: [other], told: [])
+        _ = driver.machine.othersAreAt(reached: [other], reported: [])
         _ = driver.machine.rulesChanged(
             credentials: TurnDriver.credentials, users: StaticUsers(), peers: PeerPolicy(), at: driver.now)
         #expect(try driver.code(driver.bind(0x4000, other)) == 403)

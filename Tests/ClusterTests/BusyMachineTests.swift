@@ -46,8 +46,8 @@ struct BusyMachineTests {
             return hog
         }
         defer { for hog in hogs { kill(hog.processIdentifier, SIGKILL) } }
-        // A heartbeat thread that hardly waited for a processor shows nothing: the test goes on until each thread without
-        // real-time priority did.
+        // A heartbeat thread that hardly waited for a processor shows nothing: the test runs until each thread without
+        // real-time priority has waited.
         let threads = try (1...3).map { try Self.heartbeatThread(of: try usual.pid($0)) }
         let before = threads.map(Self.secondsWaited)
         let began = ContinuousClock.now

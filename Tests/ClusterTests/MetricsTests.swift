@@ -1,4 +1,5 @@
 import ApusCore
+import ApusNodeConfiguration
 import Foundation
 import Testing
 
@@ -77,16 +78,16 @@ struct MetricsTests {
         let types = text.matches(of: /# TYPE (\w+) (\w+)\n/)
         #expect(types.count > 80)
         for type in types {
-            let metric = MetricCatalogue.byName[String(type.1)]
+            let metric = ProgramServices.metricsByName[String(type.1)]
             #expect(metric?.kind.rawValue == String(type.2), "\(type.1)")
             #expect(text.contains("# HELP \(type.1) \(metric?.help ?? "?")\n"), "\(type.1)")
         }
         for series in text.matches(of: #/\n(\w+)\{(.*)\} /#) {
             var name = String(series.1)
-            for suffix in ["_bucket", "_sum", "_count"] where MetricCatalogue.byName[name] == nil {
+            for suffix in ["_bucket", "_sum", "_count"] where ProgramServices.metricsByName[name] == nil {
                 if name.hasSuffix(suffix) { name = String(name.dropLast(suffix.count)) }
             }
-            let known = Set(MetricCatalogue.byName[name]?.labels.map(\.name) ?? []).union(["le"])
+            let known = Set(ProgramServices.metricsByName[name]?.labels.map(\.name) ?? []).union(["le"])
             let labels = Set(series.2.matches(of: /(\w+)="/).map { String($0.1) })
             #expect(labels.isSubset(of: known), "\(name) has the labels \(labels)")
         }

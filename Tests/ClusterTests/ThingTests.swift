@@ -316,6 +316,65 @@ struct ThingTests {
         #expect(pending.map(\.json) == ["\(last)"])
     }
 
+    private final class HeardValues: Sendable {
+        let values = Mutex<[String]>([])
+        let isAnswered = Atomic(false)
+    }
+
+    @Test("A change is published though the node that was asked for it dies before (IV-D10)")
+    func askedNodeDies() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 31_940)
+        defer { cluster.down() }
+        // The model and its topic are at two nodes, and the third one is asked.
+        var found: (name: String, model: Int, topic: Int)?
+        for number in 0..<64 where found == nil {
+            let name = "cam-\(number)"
+            let model = try cluster.owner(of: "\(ShardID(key: name).rawValue)")
+            let topic = try cluster.owner(of: "\(ShardID(key: "things/\(name)").rawValue)")
+            if model != topic { found = (name, model, topic) }
+        }
+        let (name, model, topic) = try #require(found)
+        let (cam, asked) = (DeviceID(unchecked: name), 6 - model - topic)
+        let device = try cluster.session(
+            node: model, token: try cluster.token("--role", "device", "--device", name), role: .device)
+        let token = try cluster.token("--role", "app")
+        let app = try cluster.session(node: model, token: token)
+        defer { for session in [device, app] { session.close() } }
+        try await eventually { () throws(ApusError) in
+            try await device.reportProperty(path: "ProReadonly.battery.stVal", json: "80")
+        }
+        let heard = HeardValues()
+        let changes = app.propertyChanges(of: cam)
+        try await withThrowingTaskGroup { group in
+            group.addTask { for try await event in changes { heard.values.withLock { $0.append(event.message.json) } } }
+            try await eventually("the app hears") {
+                try await app.writeProperty(of: cam, path: "ProUser._buildIn.val.nickName", json: "\"a\"")
+                return heard.values.withLock { !$0.isEmpty }
+            }
+            let (askedPID, topicPID) = (try cluster.pid(asked), try cluster.pid(topic))
+            // Nothing can be published, so the request is not answered.
+            Glibc.kill(topicPID, SIGSTOP)
+            let port = cluster.httpPort(asked)
+            Thread.detachNewThread {
+                let answer = PlainHTTP(port: port)?.exchange(
+                    "POST", "/v1/devices/\(name)/properties", token: token,
+                    body: #"{"path":"ProUser._buildIn.val.nickName","json":"\"front door\""}"#)
+                if answer != nil { heard.isAnswered.store(true, ordering: .relaxed) }
+            }
+            try await eventually("the model has the value") {
+                try await app.readProperty(of: cam, path: "ProUser._buildIn.val.nickName").json == #""front door""#
+            }
+            Glibc.kill(askedPID, SIGKILL)
+            Glibc.kill(topicPID, SIGCONT)
+            try await eventually("the app hears of it") {
+                heard.values.withLock { $0.contains { $0.contains("front door") } }
+            }
+            let isAnswered = heard.isAnswered.load(ordering: .relaxed)
+            #expect(!isAnswered, "the node answered before it died")
+            group.cancelAll()
+        }
+    }
+
     /// What `apus property get` says of a path.
     private static func property(_ cluster: Cluster, _ path: String) throws -> [String: Any] {
         let got = try cluster.run("property", "get", "cam", path, "--json")

@@ -1,3 +1,4 @@
+import ApusCore
 import ApusSessions
 
 /// IV-A6: the payload of a token is read as it was signed, by whoever holds the key; the reader bounds what it makes.

@@ -57,7 +57,7 @@ struct EntitySimulationTests {
         let run = EntitySimulation.run(seed: 1, profile: .kills, killCount: 1000, isLarge: true)
         print(
             "\(run.killCount) kills, \(run.promotionCount) shards taken over, \(run.acknowledgedCount) changes "
-                + "acknowledged, \(run.firedCount) reminders, \(run.toldCount) messages, \(run.uncertainCount) "
+                + "acknowledged, \(run.firedCount) reminders, \(run.tellCount) messages, \(run.uncertainCount) "
                 + "uncertain steps, \(run.lostCount) lost, \(run.eventCount) events")
         #expect(!run.isFailed, "\(run.report)")
         #expect(run.killCount == 1000 && run.lostCount == 0)

@@ -1,4 +1,5 @@
 import ApusCore
+import ApusNodeConfiguration
 import Foundation
 import Testing
 
@@ -114,6 +115,6 @@ struct DashboardTests {
     func everyMetric() throws {
         let expressions = try Self.read().panels.flatMap { $0.targets ?? [] }.map(\.expr)
         let shown = Set(expressions.flatMap(Self.series).compactMap { MetricNames.metric(of: $0)?.name })
-        #expect(Set(MetricCatalogue.byName.keys).subtracting(shown).sorted() == [])
+        #expect(Set(ProgramServices.metricsByName.keys).subtracting(shown).sorted() == [])
     }
 }

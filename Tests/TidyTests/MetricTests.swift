@@ -1,4 +1,5 @@
 import ApusCore
+import ApusNodeConfiguration
 import Foundation
 import Testing
 
@@ -6,16 +7,18 @@ import Testing
 enum MetricNames {
     /// The metric that a series belongs to; nil for a name that no metric has.
     static func metric(of series: String) -> MetricDescription? {
-        if let metric = MetricCatalogue.byName[series] { return metric.kind == .histogram ? nil : metric }
+        if let metric = ProgramServices.metricsByName[series] { return metric.kind == .histogram ? nil : metric }
         for suffix in ["_bucket", "_sum", "_count"] where series.hasSuffix(suffix) {
-            let metric = MetricCatalogue.byName[String(series.dropLast(suffix.count))]
+            let metric = ProgramServices.metricsByName[String(series.dropLast(suffix.count))]
             if let metric, metric.kind == .histogram { return metric }
         }
         return nil
     }
 
     /// True for a metric, or one of a histogram's series.
-    static func isSeries(_ name: String) -> Bool { MetricCatalogue.byName[name] != nil || metric(of: name) != nil }
+    static func isSeries(_ name: String) -> Bool {
+        ProgramServices.metricsByName[name] != nil || metric(of: name) != nil
+    }
 }
 
 @Suite("Tidy: metrics")
@@ -33,9 +36,10 @@ struct MetricTests {
         "Timer": .histogram, "Recorder": .histogram,
     ]
 
-    /// Sources with instruments; the backend makes what it is told to.
+    /// Sources with instruments, without the descriptions of metrics, and without the backend that exports them.
     private static let sources = SourceTree.sources.filter {
         !$0.path.contains("/ApusCore/Metrics/") && !$0.path.contains("/ApusHTTP/Prometheus/")
+            && !$0.path.hasSuffix("Service+Metrics.swift")
     }
 
     /// A call from its opening parenthesis to the one that closes it.
@@ -73,20 +77,20 @@ struct MetricTests {
     func instrumentsAreKnown() {
         #expect(Self.instruments.count > 90, "instruments are written in another way now")
         for instrument in Self.instruments {
-            guard let metric = MetricCatalogue.byName[instrument.name] else {
-                Issue.record("\(instrument.place) has \(instrument.name), which is not in MetricCatalogue")
+            guard let metric = ProgramServices.metricsByName[instrument.name] else {
+                Issue.record("\(instrument.place) has \(instrument.name), which is not in the catalogue")
                 continue
             }
             #expect(metric.kind == instrument.kind, "\(instrument.place): \(instrument.name)")
             #expect(Set(metric.labels.map(\.name)) == instrument.labels, "\(instrument.place): \(instrument.name)")
         }
-        for name in Self.written { #expect(MetricCatalogue.byName[name] != nil, "\(name)") }
+        for name in Self.written { #expect(ProgramServices.metricsByName[name] != nil, "\(name)") }
     }
 
     @Test("Every metric of the catalogue has an instrument in the sources")
     func catalogueIsUsed() {
         let used = Set(Self.instruments.map(\.name)).union(Self.written)
-        #expect(Set(MetricCatalogue.byName.keys).subtracting(used).sorted() == [])
+        #expect(Set(ProgramServices.metricsByName.keys).subtracting(used).sorted() == [])
     }
 
     @Test("The name of an instrument is a literal, so that the catalogue can be compared with it")
@@ -108,8 +112,8 @@ struct MetricTests {
 
     @Test("Names and units follow Prometheus' rules, and help is one sentence")
     func names() {
-        let all = MetricCatalogue.sections.flatMap(\.metrics)
-        #expect(all.count == MetricCatalogue.byName.count)
+        let all = ProgramServices.metrics.flatMap(\.metrics)
+        #expect(all.count == ProgramServices.metricsByName.count)
         for metric in all {
             #expect(metric.name.wholeMatch(of: /[a-z][a-z0-9_]*/) != nil, "\(metric.name)")
             #expect(metric.name.hasSuffix("_total") == (metric.kind == .counter), "\(metric.name)")

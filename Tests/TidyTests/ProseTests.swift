@@ -58,6 +58,37 @@ struct ProseTests {
         #expect(checkedCount > 5000, "the prose is not found any more")
     }
 
+    /// Words of declared names that have a term in the field.
+    private static let bannedInNames = [
+        "told": "reported, notified, confirmed", "untold": "unreported", "knock": "the name of the message",
+        "knocking": "what it waits for", "stranger": "unauthenticated client", "patience": "timeout",
+    ]
+
+    @Test("No declared name has a private word")
+    func names() {
+        let declaration = /\b(?:func|var|let|case|struct|class|enum|protocol|typealias|actor) ([A-Za-z_]+)/
+        var checkedCount = 0
+        for file in SourceTree.files where file.isSwift && !file.isGenerated && file.path.hasPrefix("Sources/") {
+            checkedCount += file.lines.count
+            let text = file.text.lowercased()
+            guard Self.bannedInNames.keys.contains(where: text.contains) else { continue }
+            for (index, line) in file.lines.enumerated() where !line.drop(while: { $0 == " " }).hasPrefix("//") {
+                for match in line.matches(of: declaration) {
+                    for word in Self.words(ofName: match.1) {
+                        guard let instead = Self.bannedInNames[word] else { continue }
+                        Issue.record("\(file.path):\(index + 1) declares \(match.1); write \(instead)")
+                    }
+                }
+            }
+        }
+        #expect(checkedCount > 50_000, "the sources are not found any more")
+        #expect(Self.words(ofName: "isClientEndTold") == ["is", "client", "end", "told"])
+    }
+
+    private static func words(ofName name: Substring) -> [String] {
+        name.replacing(/[A-Z]+/) { " \($0.output)" }.lowercased().split(separator: " ").map(String.init)
+    }
+
     @Test("Comments and string literals are checked, code and interpolations are not")
     func extraction() {
         #expect(Self.prose(ofCode: "let door = 1  // a listener") == "// a listener")

@@ -16,11 +16,12 @@ struct TextTests {
                 "Documents/ProtoSchemas.swift", "ApusClientAPI/ClientAPI.swift",
                 "Topics/TopicService.swift",
                 "ApusThings/ThingService.swift", "Metrics/MetricCatalogue.swift", "ApusCore/LogLimiter.swift",
-                "ApusConfiguration/ConfigurationReader.swift", "Entities/EntityCell.swift", "SQLite/RecordTables.swift",
+                "ApusConfiguration/ConfigurationReader.swift", "SQLite/RecordTables.swift",
                 "SQLite/RecordHeadMemory.swift", "Commit/RecordBatchStateMachine.swift",
                 "Memory/MemoryRecordTables.swift", "Records/RecordCollection.swift", "Postgres/PostgresTables.swift",
-                "Records/SessionRecords.swift", "ApusNode/NodeService.swift", "Push/PushRegistration.swift",
+                "Records/SessionRecords.swift", "Push/PushRegistration.swift",
                 "ApusEvents/EventService.swift", "ApusClientAPI/AuditTarget.swift",
+                "ApusNodeConfiguration/ProgramServices.swift",
             ]
         ),
         (
@@ -33,7 +34,7 @@ struct TextTests {
                 "Records/RevocationRecord.swift", "ApusEvents/HookCache.swift", "ApusFirmware/FirmwareRecords.swift",
                 "Model/FirmwareLanguage.swift", "Model/FirmwareRollout.swift", "ApusFirmware/FirmwareGroups.swift",
                 "Push/CallService+Push.swift", "Push/CallPushQueue.swift", "ApusAnswering/AnsweringService.swift",
-                "Actors/EntityHost.swift", "ApusWebhooks/WebhookQueueStateMachine.swift",
+                "Actors/EntityHost.swift", "ApusOutgoing/WebhookQueueStateMachine.swift",
                 "Commands/CommandLedger.swift", "Commands/DeviceCommands.swift", "ApusDevice/DeviceSettings.swift",
                 "ApusTransport/CertificateFacts.swift",
                 "Products/ProductCache.swift", "ApusSessions/SessionService.swift", "ApusCalls/CallService.swift",

@@ -240,6 +240,9 @@ class Trial:
     def start_clients(self):
         self.step("a camera at a, and a viewer at each node")
         self.client("cam", "device", "--id", "cam", "--test-pattern", "320x180@25", node="a", role="device")
+        # Its account may watch it once it has signed in for the first time.
+        wait("the camera's channel", lambda: any(
+            channel["channel"].startswith("cam/") for channel in self.verb("a", "channels")["channels"]))
         for name in ADDRESSES:
             self.client(f"viewer-{name}", "watch", "cam", node=name)
         for name in ADDRESSES:

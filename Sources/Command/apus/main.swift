@@ -1,3 +1,3 @@
-import ApusCommand
+import ApusCLI
 
 await ApusProgram.main()

@@ -16,6 +16,8 @@ public struct ConfigurationReader {
 
     /// The source of the settings, for messages.
     private let source: String
+    /// Where relative paths start.
+    private let folder: String
     private var entries: [String: Entry] = [:]
     private let environment: [String: String]
     /// All requested keys, in the order of the requests.
@@ -24,9 +26,12 @@ public struct ConfigurationReader {
     /// The keys of ``ignore(_:)`` that the file or the environment has.
     public private(set) var ignoredKeys: [String] = []
 
+    /// - Parameter folder: where the relative paths of ``path(_:default:)`` start.
     /// - Throws: 10022 if the text is not YAML, or not a map of maps and plain values.
-    public init(yaml: String, source: String, environment: [String: String]) throws(ApusError) {
-        self.source = source
+    public init(
+        yaml: String, source: String, folder: String = ".", environment: [String: String]
+    ) throws(ApusError) {
+        (self.source, self.folder) = (source, folder)
         self.environment = environment
         let root: Node?
         do {
@@ -56,6 +61,13 @@ public struct ConfigurationReader {
         if let text = raw(key, .text, default: fallback) { return text }
         guard let fallback else { throw ApusError(.configurationInvalid, "\(source): the key \(key) is missing") }
         return fallback
+    }
+
+    /// Reads the path of a file or directory. A relative one starts at the folder of the configuration; an empty one
+    /// stays empty. The key is required if `default` is nil.
+    public mutating func path(_ key: String, default fallback: String? = nil) throws(ApusError) -> String {
+        let text = try string(key, default: fallback)
+        return text.isEmpty || text.hasPrefix("/") ? text : "\(folder)/\(text)"
     }
 
     /// Reads a whole number.
@@ -200,7 +212,6 @@ public struct ConfigurationReader {
             .flatMap(variables)
     }
 
-    /// Error 10022 with the place of a key, for a rule outside the reader.
     /// The error of a value that is not valid (10022), with its place.
     package func invalid(_ key: String, _ sentence: String) -> ApusError { invalid(key, entries[key]?.line, sentence) }
 

@@ -6,13 +6,13 @@ import ApusCore
 import ApusGateway
 import ApusHTTP
 import ApusListener
+import ApusMediaAccess
 import ApusNodeConfiguration
 import ApusOperators
 import ApusRelayService
 import ApusSessions
 import ApusStorage
 import ApusTLS
-import ApusThings
 import ApusTracing
 import ApusTransport
 import ApusTraversal
@@ -43,8 +43,7 @@ final class NodeParts: Sendable {
     private let expiry: CertificateWatch
     /// The topics to which clients subscribe.
     let topics: TopicService
-    /// The services of devices, accounts, messages and calls.
-    private let clientServices: NodeServices
+    private let nodeServices: NodeServices
     /// The conditions that keep this node from full service. Its parts raise and clear them.
     let conditions: NodeConditions
     /// For messages that unauthenticated traffic can cause.
@@ -64,14 +63,12 @@ final class NodeParts: Sendable {
     private let memory: OwnershipMemory
     private let store: any OwnershipStore
     private let log: Logger
-    /// The additional services that the node carries.
-    private let carried: [any NodeService]
 
     init(
-        _ configuration: NodeConfiguration, carrying carried: [any NodeService], metrics: PrometheusMetrics,
-        log: Logger, fenced: @escaping @Sendable () -> Void
+        _ configuration: NodeConfiguration, metrics: PrometheusMetrics, log: Logger,
+        fenced: @escaping @Sendable () -> Void
     ) async throws(ApusError) {
-        (self.configuration, self.carried, self.log) = (configuration, carried, log)
+        (self.configuration, self.log) = (configuration, log)
         (conditions, signing) = (NodeConditions(log: log), TokenSigning(try configuration.tokenSigner()))
         let (keys, late) = (try configuration.clusterKeys(), LateHooks())
         let (ownership, held) = try await Self.ownership(configuration, log: log)
@@ -80,8 +77,7 @@ final class NodeParts: Sendable {
             configuration.clusterService(keys: keys), store: ownership,
             hooks: Self.hooks(late, conditions, configuration, log: log, fenced: fenced), logger: log)
         records = WatchedRecordStore(
-            try await NodeRecords.open(configuration, carrying: carried, for: cluster.identity),
-            of: configuration.node, conditions)
+            try await NodeRecords.open(configuration, for: cluster.identity), of: configuration.node, conditions)
         let revocations = RevocationWatch(records: records, log: log)
         try Self.remember(cluster.view, held: held, in: memory, store: store.identity)
 
@@ -101,7 +97,6 @@ final class NodeParts: Sendable {
         replicas.connect(transport)
         entities = .init(view: view, transport: transport, logger: nodeLog) { [cluster] in cluster.moved($0, $1) }
         runtime = EntityRuntime(registry: entities, replicas: replicas, records: records, logger: nodeLog)
-        Self.register(carried, with: runtime)
         topics = TopicService(configuration: configuration.api, view: view, entities: entities)
         topics.register(with: runtime, dispatcher)
         dispatcher.connect(entities)
@@ -113,19 +108,21 @@ final class NodeParts: Sendable {
             relayIssuer: relayMesh, log: nodeLog)
         try await revocations.load(wallSeconds: cluster.view.clock.wallSeconds())
         sessions.register(with: dispatcher, records: records)
-        let context = Self.context(configuration, entities, records, topics, log: log)
-        clientServices = NodeServices(
-            context, view, sessions, channels, runtime, dispatcher, carrying: carried, group: group, limited: limited,
-            log: nodeLog)
+        let media = MediaAccess(sessions: sessions, channels: channels)
+        let context = NodeContext(
+            view: view, entities: entities, runtime: runtime, dispatcher: dispatcher, records: records,
+            sessions: sessions, topics: topics, ports: ServicePorts(), group: group, log: nodeLog, limited: limited)
+        nodeServices = try NodeServices(configuration.services, of: context, channels, media)
         let requests = OperatorRequests(
             cluster: cluster, sessions: sessions, channels: channels, name: configuration.cluster,
             drain: { () throws(ApusError) in try await drain.begin() },
             undrain: { () throws(ApusError) in try await drain.end() },
             forwarding: ClientForwarding(view: view, transport: transport, dispatcher: dispatcher))
-        let clients = Self.clients(requests, clientServices, carried, context, signing, tracer, log: nodeLog)
+        let clients = Self.clients(
+            requests, nodeServices, topics, records, configuration, signing, tracer, log: nodeLog)
         gateway = Gateway(
-            configuration: configuration.gateway, media: clientServices.media(sessions, channels), clients: clients,
-            view: view, group: group, ticketKeys: configuration.ticketKeys(keys), log: nodeLog, limited: limited)
+            configuration: configuration.gateway, media: media, clients: clients, view: view, group: group,
+            ticketKeys: configuration.ticketKeys(keys), log: nodeLog, limited: limited)
         drain.connect(gateway)
         let report = NodeReport(
             configuration: configuration, relayAddress: configuration.relayAddress(), relay: relay,
@@ -138,40 +135,27 @@ final class NodeParts: Sendable {
         late.set(channels: channels, runtime: runtime, gateway: gateway)
     }
 
-    private static func context(
-        _ configuration: NodeConfiguration, _ entities: EntityRegistry, _ records: any RecordStore,
-        _ topics: TopicService, log: Logger
-    ) -> NodeContext {
-        NodeContext(entities: entities, records: records, configuration: configuration, topics: topics, log: log)
-    }
-
-    /// The requests and events of clients: the cluster's own, and those of the carried services.
+    /// The requests and events of clients: the node's own, and those of its services.
     private static func clients(
-        _ requests: OperatorRequests, _ services: NodeServices,
-        _ carried: [any NodeService], _ node: NodeContext, _ signing: TokenSigning, _ tracer: SpanTracer?, log: Logger
+        _ requests: OperatorRequests, _ services: NodeServices, _ topics: TopicService, _ records: any RecordStore,
+        _ configuration: NodeConfiguration, _ signing: TokenSigning, _ tracer: SpanTracer?, log: Logger
     ) -> ClientServices {
         var api = ClientAPI()
         for schemas in [clientSchemas, serviceSchemas, callSchemas] { api.addSchemas(schemas) }
-        api.addTopicRequests(node.topics)
-        api.addSessionRequests(requests.sessions, records: node.records)
-        api.addShareRequests(requests.sessions, records: node.records)
+        api.addTopicRequests(topics)
+        api.addSessionRequests(requests.sessions, records: records)
+        api.addShareRequests(requests.sessions, records: records)
         let clock = requests.cluster.view.clock
         api.addTokenRequests(
-            records: node.records, signing: signing,
-            cluster: node.configuration.cluster, wallSeconds: { clock.wallSeconds() })
+            records: records, signing: signing,
+            cluster: configuration.cluster, wallSeconds: { clock.wallSeconds() })
         api.addAccountRequests(
-            requests.sessions, records: node.records, signing: signing, cluster: node.configuration.cluster,
-            configuration: node.configuration.accounts, wallSeconds: { clock.wallSeconds() })
+            requests.sessions, records: records, signing: signing, cluster: configuration.cluster,
+            configuration: configuration.accounts, wallSeconds: { clock.wallSeconds() })
         requests.add(to: &api)
         services.add(to: &api)
-        for service in carried { service.addRequests(to: &api, of: node) }
         return ClientServices(
-            api, topics: node.topics, configuration: node.configuration.api, audit: AuditLog(log), tracer: tracer)
-    }
-
-    private static func register(_ carried: [any NodeService], with runtime: EntityRuntime) {
-        ThingService.register(with: runtime)
-        for service in carried { service.register(with: runtime) }
+            api, topics: topics, configuration: configuration.api, audit: AuditLog(log), tracer: tracer)
     }
 
     private static func hooks(
@@ -248,10 +232,8 @@ final class NodeParts: Sendable {
     var memberServices: [any Service] {
         let relays: [any Service] = (relayMesh.map { [$0] } ?? []) + (relay.map { [$0] } ?? [])
         let entityService = EntityService(entities: entities, runtime: runtime)
-        let own: [any Service] = [entityService, sessions, topics] + clientServices.running
-        let context = Self.context(configuration, entities, records, topics, log: log)
-        let others = carried.flatMap { $0.work(of: context) }
-        return [recordLockWatch] + own + relays + others + [gateway, cluster]
+        let own: [any Service] = [recordLockWatch, entityService, sessions, topics]
+        return own + nodeServices.work + relays + [gateway, cluster]
     }
 
     /// Opens the listeners and joins the cluster.

@@ -1,37 +1,18 @@
-import ApusAnswering
-import ApusCalls
-import ApusCluster
-import ApusCommands
 package import ApusCore
-import ApusFirmware
 package import ApusNodeConfiguration
-import ApusSessions
 package import ApusStorage
-import ApusEvents
-import ApusThings
 import Foundation
 
-/// Opens the record store that a node's configuration names, with the collections of all services.
+/// Opens the record store that a node's configuration names.
 package enum NodeRecords {
-    /// All collections of a program whose nodes carry these services.
-    package static func catalogue(carrying services: [any NodeService]) -> RecordCatalogue {
-        let own = [
-            ClusterRecords.catalogue, SessionRecords.catalogue, ThingService.records, CommandService.records,
-            CallRecords.catalogue, AnsweringRecords.catalogue, HookRecords.catalogue, FirmwareRecords.catalogue,
-        ]
-        return RecordCatalogue(merging: own + services.map(\.records))
-    }
-
-    /// Opens the store.
+    /// Opens the store, with the collections of all services of this program.
     ///
-    /// - Parameters:
-    ///   - services: the services that the program's nodes carry.
-    ///   - node: the node that uses it; nil for a program that is not a node.
+    /// - Parameter node: the node that uses it; nil for a program that is not a node.
     /// - Throws: 10020 and 10021, as ``SQLiteRecordStore`` and ``PostgresRecordStore`` do.
     package static func open(
-        _ configuration: NodeConfiguration, carrying services: [any NodeService], for node: NodeID? = nil
+        _ configuration: NodeConfiguration, for node: NodeID? = nil
     ) async throws(ApusError) -> any RecordStore {
-        let catalogue = catalogue(carrying: services)
+        let catalogue = ProgramServices.records
         guard configuration.recordsURL.isEmpty else { return try await connect(configuration, catalogue) }
         return try await SQLiteRecordStore(
             path: configuration.recordsFile, cluster: configuration.cluster, catalogue: catalogue,

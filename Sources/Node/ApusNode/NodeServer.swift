@@ -22,18 +22,12 @@ import ServiceLifecycle
 /// It stops in reverse: shards first, then clients, then links.
 package struct NodeServer: Sendable {
     private let configuration: NodeConfiguration
-    private let services: [any NodeService]
     private let log: Logger
     private let metrics: PrometheusMetrics
 
-    /// - Parameters:
-    ///   - services: the additional services that the node carries.
-    ///   - metrics: the process's metrics, already installed in the `MetricsSystem`.
-    package init(
-        configuration: NodeConfiguration, services: [any NodeService] = [], metrics: PrometheusMetrics, log: Logger
-    ) {
+    /// - Parameter metrics: the process's metrics, already installed in the `MetricsSystem`.
+    package init(configuration: NodeConfiguration, metrics: PrometheusMetrics, log: Logger) {
         self.configuration = configuration
-        self.services = services
         self.metrics = metrics
         self.log = log
     }
@@ -57,8 +51,7 @@ package struct NodeServer: Sendable {
                 metadata: [LogKey.keys: "\(configuration.ignoredKeys.joined(separator: " "))"])
         }
         let fitted = try configuration.fittingDescriptors(log: log)
-        let parts = try await NodeParts(
-            fitted, carrying: services, metrics: metrics, log: log, fenced: fenced)
+        let parts = try await NodeParts(fitted, metrics: metrics, log: log, fenced: fenced)
         let reloading = await NodeReload(parts, log: log, read: reload)
         let outcome: Result<Void, any Error>
         do {

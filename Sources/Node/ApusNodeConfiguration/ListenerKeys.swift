@@ -1,5 +1,4 @@
 import ApusClientAPI
-import ApusCommands
 import ApusConfiguration
 import ApusCore
 import ApusHTTP
@@ -10,17 +9,17 @@ extension HTTPConfiguration {
     ///
     /// - Parameter clients: the certificate of the client listener, which this listener uses if it has none of its own.
     mutating func read(
-        _ reader: inout ConfigurationReader, _ path: (String) -> String, clients: HTTPCertificateFiles
+        _ reader: inout ConfigurationReader, clients: HTTPCertificateFiles
     ) throws(ApusError) {
         isTokenTakenFromAnywhere =
             try reader.choice("http.tokens_from", of: ["loopback", "anywhere"], default: "loopback") == "anywhere"
         if try reader.choice("http.tls", of: ["on", "off"], default: "off") == "on" {
-            let certificate = try reader.string("http.certificate", default: "")
-            let key = try reader.string("http.key", default: "")
+            let certificate = try reader.path("http.certificate", default: "")
+            let key = try reader.path("http.key", default: "")
             guard certificate.isEmpty == key.isEmpty else {
                 throw reader.invalid("http.key", "http.certificate and http.key belong together")
             }
-            tls = certificate.isEmpty ? clients : .init(certificate: path(certificate), key: path(key))
+            tls = certificate.isEmpty ? clients : .init(certificate: certificate, key: key)
         } else {
             _ = try reader.string("http.certificate", default: "")
             _ = try reader.string("http.key", default: "")
@@ -50,33 +49,6 @@ extension ClientAPIConfiguration {
         eventsMax = try reader.int("api.events_max", default: eventsMax, in: 1...65_536)
         topicsMax = try reader.int("api.topics_max", default: topicsMax, in: 1...10_000_000)
         subscriptionsMax = try reader.int("api.subscriptions_max", default: subscriptionsMax, in: 1...1_000_000)
-    }
-}
-
-extension CommandConfiguration {
-    /// Reads the keys under `commands.`.
-    mutating func read(_ reader: inout ConfigurationReader) throws(ApusError) {
-        openMax = try reader.int("commands.open_max", default: openMax, in: 1...1024)
-        openByteCountMax = try reader.bytes("commands.open_bytes_max", default: openByteCountMax)
-        // With what has ended it is one record.
-        guard (32 << 10...160 << 10).contains(openByteCountMax) else {
-            throw reader.invalid("commands.open_bytes_max", "32KiB to 160KiB are expected")
-        }
-        readsMax = try reader.int("commands.reads_max", default: readsMax, in: 1...64)
-        sentMax = try reader.int("commands.sent_max", default: sentMax, in: 1...64)
-        ttlMax = try reader.duration("commands.ttl_max", default: ttlMax)
-        resendAfter = try reader.duration("commands.resend_after", default: resendAfter)
-        answerTime = try reader.duration("commands.answer_time", default: answerTime)
-        endedMax = try reader.int("commands.ended_max", default: endedMax, in: 1...64)
-        endedTime = try reader.duration("commands.ended_time", default: endedTime)
-        guard (.seconds(1) ... .seconds(31_536_000)).contains(ttlMax), resendAfter >= .milliseconds(100),
-            (.seconds(1) ... .seconds(31_536_000)).contains(answerTime),
-            (.seconds(60) ... .seconds(31_536_000)).contains(endedTime)
-        else {
-            throw reader.invalid(
-                "commands.ttl_max",
-                "1s to 8760h is expected, as of answer_time; ended_time: from 1m; resend_after: from 100ms")
-        }
     }
 }
 

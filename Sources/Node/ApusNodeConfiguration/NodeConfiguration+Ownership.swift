@@ -4,23 +4,21 @@ import ApusStorage
 
 extension NodeConfiguration {
     /// Reads the keys under `ownership.`. Throws 10022.
-    mutating func readOwnership(
-        _ reader: inout ConfigurationReader, _ path: (String) -> String
-    ) throws(ApusError) {
+    mutating func readOwnership(_ reader: inout ConfigurationReader) throws(ApusError) {
         let isInEtcd = try reader.choice("ownership.store", of: ["local", "etcd"], default: "local") == "etcd"
-        let earlier = try reader.string("ownership.file", default: "")
-        let directory = try reader.string("ownership.directory", default: Self.withoutSuffix(earlier))
+        let earlier = try reader.path("ownership.file", default: "")
+        let directory = try reader.path("ownership.directory", default: Self.withoutSuffix(earlier))
         if !isInEtcd {
             guard !directory.isEmpty else { throw reader.invalid("ownership.directory", "the key is missing") }
-            ownershipDirectory = path(directory)
-            earlierOwnershipFile = path(earlier.isEmpty ? "\(directory).sqlite" : earlier)
+            ownershipDirectory = directory
+            earlierOwnershipFile = earlier.isEmpty ? "\(directory).sqlite" : earlier
         }
         ownershipRevisionsKept = try reader.int(
             "ownership.revisions_kept", default: ownershipRevisionsKept, in: 16...256)
         ownershipPoll = try reader.duration("ownership.poll", default: ownershipPoll)
         ownershipMemoryInterval = try reader.duration("ownership.memory_interval", default: ownershipMemoryInterval)
         var configuration = EtcdConfiguration()
-        try configuration.read(&reader, path)
+        try configuration.read(&reader)
         guard isInEtcd else { return }
         guard !configuration.endpoints.isEmpty else {
             throw reader.invalid("ownership.etcd.endpoints", "the key is missing")
@@ -37,10 +35,7 @@ extension NodeConfiguration {
 
 extension EtcdConfiguration {
     /// Reads the keys under `ownership.etcd.`. Throws 10022.
-    fileprivate mutating func read(
-        _ reader: inout ConfigurationReader, _ path: (String) -> String
-    ) throws(ApusError) {
-        func file(_ name: String) -> String { name.isEmpty ? "" : path(name) }
+    fileprivate mutating func read(_ reader: inout ConfigurationReader) throws(ApusError) {
         let d = self
         endpoints = try reader.values(
             "ownership.etcd.endpoints", countMax: Self.endpointCountMax, { EtcdEndpoint($0) },
@@ -65,14 +60,14 @@ extension EtcdConfiguration {
         guard retryDelayMin >= .milliseconds(10), retryDelayMin <= retryDelayMax, retryDelayMax <= .seconds(60) else {
             throw reader.invalid("ownership.etcd.retry_min", "10ms up to ownership.etcd.retry_max, at most 60s")
         }
-        authorityFile = file(try reader.string("ownership.etcd.authority", default: ""))
-        certificateFile = file(try reader.string("ownership.etcd.certificate", default: ""))
-        keyFile = file(try reader.string("ownership.etcd.key", default: ""))
+        authorityFile = try reader.path("ownership.etcd.authority", default: "")
+        certificateFile = try reader.path("ownership.etcd.certificate", default: "")
+        keyFile = try reader.path("ownership.etcd.key", default: "")
         guard certificateFile.isEmpty == keyFile.isEmpty else {
             throw reader.invalid("ownership.etcd.key", "ownership.etcd.certificate and its key are expected together")
         }
         user = try reader.string("ownership.etcd.user", default: "")
-        passwordFile = file(try reader.string("ownership.etcd.password_file", default: ""))
+        passwordFile = try reader.path("ownership.etcd.password_file", default: "")
         guard user.isEmpty == passwordFile.isEmpty else {
             throw reader.invalid("ownership.etcd.user", "a user and ownership.etcd.password_file are expected together")
         }

@@ -1,13 +1,8 @@
-package import ApusAnswering
 package import ApusChannels
 package import ApusClientAPI
 package import ApusCluster
-package import ApusCalls
-package import ApusEvents
-package import ApusCommands
 package import ApusConfiguration
 public import ApusCore
-package import ApusFirmware
 package import ApusGateway
 package import ApusHTTP
 import ApusMedia
@@ -15,7 +10,6 @@ package import ApusRelayService
 package import ApusSessions
 package import ApusStorage
 package import ApusTracing
-package import ApusWebhooks
 package import ApusTransport
 public import Foundation
 
@@ -83,17 +77,8 @@ public struct NodeConfiguration: Sendable {
     package var accounts = AccountConfiguration()
     package var relay: RelayConfiguration
     package var api = ClientAPIConfiguration()
-    /// The bounds of commands to devices.
-    package var commands = CommandConfiguration()
-    package var calls = CallConfiguration()
-    /// The bounds of answering machines.
-    package var answering = AnsweringConfiguration()
-    /// The bounds of events and of the hooks of integrators.
-    package var events = EventConfiguration()
-    /// The bounds of firmware.
-    package var firmware = FirmwareConfiguration()
-    /// Where push notifications of calls go.
-    package var push = WebhookConfiguration()
+    /// What each service reads.
+    package private(set) var services = ServiceConfigurations()
     package var tracing = TracingConfiguration()
 
     /// Keys of the release before this one. They are taken for one release, so that its files can be used.
@@ -121,12 +106,11 @@ public struct NodeConfiguration: Sendable {
 
     /// Reads a text. Relative paths start at `folder`.
     public init(yaml: String, source: String, folder: String, environment: [String: String]) throws(ApusError) {
-        var reader = try ConfigurationReader(yaml: yaml, source: source, environment: environment)
-        func path(_ text: String) -> String { text.hasPrefix("/") ? text : "\(folder)/\(text)" }
+        var reader = try ConfigurationReader(yaml: yaml, source: source, folder: folder, environment: environment)
 
         cluster = try reader.identifier("cluster", as: ClusterID.self)
         node = try reader.identifier("node", as: NodeName.self)
-        dataDirectory = path(try reader.string("data_directory"))
+        dataDirectory = try reader.path("data_directory")
         logLevel = try reader.choice(
             "log_level", of: ["trace", "debug", "info", "notice", "warning", "error"], default: "info")
         threadCount = try reader.int("threads", default: 0, in: 0...256)
@@ -146,58 +130,44 @@ public struct NodeConfiguration: Sendable {
             throw reader.invalid("advertise.relay", "HOST:PORT is expected, not '\(relayName)'")
         }
 
-        clusterKeyFile = path(try reader.string("keys.cluster"))
-        tokenPublicKeyFile = path(try reader.string("keys.token_public"))
-        let privateKey = try reader.string("keys.token_private", default: "")
-        tokenPrivateKeyFile = privateKey.isEmpty ? "" : path(privateKey)
-        let revoked = try reader.string("tls.revoked", default: "")
-        revokedCertificatesFile = revoked.isEmpty ? "" : path(revoked)
+        clusterKeyFile = try reader.path("keys.cluster")
+        tokenPublicKeyFile = try reader.path("keys.token_public")
+        tokenPrivateKeyFile = try reader.path("keys.token_private", default: "")
+        revokedCertificatesFile = try reader.path("tls.revoked", default: "")
         expiryWarning = try reader.duration("tls.expiry_warning", default: .seconds(30 * 86_400))
         transport = TransportConfiguration(
             bind: listenTransport,
             tls: TransportTLS(
-                authority: .file(path(try reader.string("tls.authority"))),
-                certificateChain: .file(path(try reader.string("tls.certificate"))),
-                privateKey: .file(path(try reader.string("tls.key")))))
+                authority: .file(try reader.path("tls.authority")),
+                certificateChain: .file(try reader.path("tls.certificate")),
+                privateKey: .file(try reader.path("tls.key"))))
         gateway = GatewayConfiguration(
             bind: listenClients, advertised: advertisedClients,
-            certificateFile: path(try reader.string("tls.client_certificate")),
-            keyFile: path(try reader.string("tls.client_key")))
+            certificateFile: try reader.path("tls.client_certificate"),
+            keyFile: try reader.path("tls.client_key"))
         (membership, channels, sessions) = (MembershipConfiguration(), ChannelConfiguration(), SessionConfiguration())
-        relay = try RelayConfiguration(&reader, path: path)
+        relay = try RelayConfiguration(&reader)
         if relay.certificateFile.isEmpty {
             (relay.certificateFile, relay.keyFile) = (gateway.certificateFile, gateway.keyFile)
         }
 
-        try readOwnership(&reader, path)
-        try readRecords(&reader, path)
+        try readOwnership(&reader)
+        try readRecords(&reader)
         try readTransport(&reader)
         try readMembership(&reader)
         try readHandover(&reader)
         try replication.read(&reader, laneCount: transport.controlLaneCount)
         try readGateway(&reader)
         try httpListener.read(
-            &reader, path, clients: .init(certificate: gateway.certificateFile, key: gateway.keyFile))
+            &reader, clients: .init(certificate: gateway.certificateFile, key: gateway.keyFile))
         try api.read(&reader)
-        try readServices(&reader, path)
+        try services.read(&reader, of: ProgramServices.all)
         try tracing.read(&reader)
         try readChannels(&reader)
         try readSessions(&reader)
         reader.ignore(Self.formerKeys)
         try reader.finish()
         (keys, ignoredKeys) = (reader.knownKeys, reader.ignoredKeys)
-    }
-
-    /// The services of devices, accounts, messages and calls.
-    private mutating func readServices(
-        _ reader: inout ConfigurationReader, _ path: (String) -> String
-    ) throws(ApusError) {
-        try commands.read(&reader)
-        try calls.read(&reader)
-        try answering.read(&reader, storeByteCountMax: recordsFiles.fileByteCountMax)
-        try firmware.read(&reader)
-        try push.read(&reader, path)
-        try events.read(&reader, path)
     }
 
     /// The relay's address that this node advertises to clients; nil if it has no relay.
@@ -209,11 +179,9 @@ public struct NodeConfiguration: Sendable {
     /// The TCP addresses at which this node listens: for other nodes, for clients and for operators.
     public var listenAddresses: [HostPort] { [transport.bind, gateway.bind, http] }
 
-    private mutating func readRecords(
-        _ reader: inout ConfigurationReader, _ path: (String) -> String
-    ) throws(ApusError) {
+    private mutating func readRecords(_ reader: inout ConfigurationReader) throws(ApusError) {
         recordsURL = try reader.string("records.url", default: "")
-        recordsFile = path(try reader.string("records.file", default: recordsURL.isEmpty ? nil : "records.sqlite"))
+        recordsFile = try reader.path("records.file", default: recordsURL.isEmpty ? nil : "records.sqlite")
         let (d, f) = (records, recordsFiles)
         records.bodyByteCountMax = try reader.bytes("records.body_bytes_max", default: d.bodyByteCountMax)
         records.waitingStepCountMax = try reader.int(
@@ -383,8 +351,6 @@ public struct NodeConfiguration: Sendable {
             "accounts.token_lifetime_max", default: accounts.tokenLifetimeMax)
         accounts.revocationsMax = try reader.int(
             "accounts.revocations_max", default: accounts.revocationsMax, in: 1...50_000)
-        accounts.productsMax = try reader.int(
-            "accounts.products_max", default: accounts.productsMax, in: 1...10_000)
         guard sessions.revocationInterval >= .milliseconds(20), sessions.revocationInterval <= .seconds(60) else {
             throw reader.invalid("sessions.revocation_interval", "20ms to 60s are expected")
         }

@@ -31,9 +31,8 @@ package struct RelayNodeConfiguration: Sendable {
             throw ApusError(.configurationInvalid, "the configuration \(file) cannot be read")
         }
         let folder = URL(fileURLWithPath: file).deletingLastPathComponent().path
-        func path(_ text: String) -> String { text.hasPrefix("/") ? text : "\(folder)/\(text)" }
-        var reader = try ConfigurationReader(yaml: yaml, source: file, environment: environment)
-        dataDirectory = path(try reader.string("data_directory"))
+        var reader = try ConfigurationReader(yaml: yaml, source: file, folder: folder, environment: environment)
+        dataDirectory = try reader.path("data_directory")
         logLevel = try reader.choice(
             "log_level", of: ["trace", "debug", "info", "notice", "warning", "error"], default: "info")
         let endpoint = try reader.string("http", default: "")
@@ -41,7 +40,7 @@ package struct RelayNodeConfiguration: Sendable {
         guard endpoint.isEmpty || http != nil else {
             throw reader.invalid("http", "HOST:PORT is expected, not '\(endpoint)'")
         }
-        relay = try RelayConfiguration(&reader, path: path)
+        relay = try RelayConfiguration(&reader)
         try reader.finish()
         keys = reader.knownKeys
     }

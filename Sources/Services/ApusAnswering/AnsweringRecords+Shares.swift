@@ -2,17 +2,17 @@ package import ApusCore
 import ApusStorage
 import SwiftProtobuf
 
-/// The bytes that the messages and greetings of answering machines may have in the record store, so that one account
-/// cannot fill the store of all.
+/// The limits on the bytes of messages and greetings in the record store, so that one account cannot fill the store.
 package struct AnsweringShares: Sendable, Hashable {
-    /// Those of one account.
+    /// The most bytes of one account.
     package var accountMax: Int
-    /// Those of all accounts. An account has at most eight ninths of what the others leave (decision 14).
+    /// The most bytes of all accounts. One account may have at most eight ninths of what other accounts leave (decision
+    /// 14).
     package var allMax: Int
 
     package init(accountMax: Int, allMax: Int) { (self.accountMax, self.allMax) = (accountMax, allMax) }
 
-    /// How many bytes more an account may have.
+    /// The number of bytes that an account may add.
     package func room(own: UInt64, all: UInt64) -> UInt64 {
         let others = all - min(all, own)
         let left = UInt64(max(0, allMax)) - min(others, UInt64(max(0, allMax)))
@@ -21,31 +21,31 @@ package struct AnsweringShares: Sendable, Hashable {
     }
 }
 
-/// The totals are changed in the step of what they count. So they are right whichever node dies, and whoever repeats a
-/// step changes them once.
+/// Totals change in the same step as the data that they count. They are therefore correct after the death of any node,
+/// and a repeated step changes them once.
 extension AnsweringRecords {
     static let totals = RecordCollection<AnsweringTotals>(
         "answering-totals", layout: 1, key: { OrderedKey(.text($0.account)) })
-    /// The name of the totals of all accounts. It is no account.
+    /// The key of the total of all accounts. It is not an account's name.
     private static let all = "*"
     private static let attemptsMax = 32
     private static let busyGreeting = ApusError(.versionConflict, "the greeting is being changed by others")
 
-    /// The bytes of an account, and of all.
+    /// The bytes of one account, and of all accounts.
     package func bytes(of account: String) async throws(ApusError) -> (own: UInt64, all: UInt64) {
         let found = try await store.records(
             Self.totals, [OrderedKey(.text(account)), OrderedKey(.text(Self.all))])
         return (found[0]?.body.bytes ?? 0, found[1]?.body.bytes ?? 0)
     }
 
-    /// Writes a message together with the bytes that are counted for it.
+    /// Writes a message, and the bytes that are counted for it.
     ///
     /// - Parameters:
-    ///   - version: the one that was read; nil for a new message.
-    ///   - bytes: what is counted from now on.
-    ///   - shares: nil where less is counted than before, or what is there already.
-    /// - Returns: the message as it was written, with its version.
-    /// - Throws: 10030 if the message was changed since, 10007 beyond the share of its account.
+    ///   - version: the version that was read; nil for a new message.
+    ///   - bytes: the bytes that are counted from now on.
+    ///   - shares: nil if the count does not grow, or if the bytes are already stored.
+    /// - Returns: the message as written, with its version.
+    /// - Throws: 10030 if the message was changed since then; 10007 if the account would exceed its share.
     package func put(
         _ message: AnsweringMessage, version: UInt64?, counting bytes: UInt64, within shares: AnsweringShares? = nil
     ) async throws(ApusError) -> (message: AnsweringMessage, version: UInt64) {
@@ -63,9 +63,9 @@ extension AnsweringRecords {
         return (new, versions.first ?? 0)
     }
 
-    /// Writes a piece of a greeting, in place of one of its place and index.
+    /// Writes a piece of a greeting. Replaces an existing piece with the same place and index.
     ///
-    /// - Throws: 10007 beyond the share of the account.
+    /// - Throws: 10007 if the account would exceed its share.
     func putGreeting(
         _ piece: AnsweringPiece, of account: String, within shares: AnsweringShares
     ) async throws(ApusError) {
@@ -82,14 +82,14 @@ extension AnsweringRecords {
         }
     }
 
-    /// Removes all pieces of a greeting. Can be repeated.
+    /// Removes all pieces of a greeting. May be repeated.
     ///
-    /// - Throws: 10030 if others change it all the time.
+    /// - Throws: 10030 if conflicts persist.
     func eraseGreeting(_ place: String) async throws(ApusError) {
         while try await erasePieces(of: place) {}
     }
 
-    /// Removes the first pieces of a greeting. Returns false if it has none.
+    /// Removes the first pieces of a greeting. Returns false if no piece is left.
     private func erasePieces(of place: String) async throws(ApusError) -> Bool {
         try await store.change(attempts: Self.attemptsMax, otherwise: Self.busyGreeting) {
             () async throws(ApusError) -> (Bool, RecordStep?) in
@@ -107,9 +107,9 @@ extension AnsweringRecords {
         }.value
     }
 
-    /// Writes with the changes of the totals that follow from them, as one step.
+    /// Adds the resulting changes of the totals to the writes, as one step.
     ///
-    /// - Throws: 10007 beyond the share of an account that grows.
+    /// - Throws: 10007 if an account that grows would exceed its share.
     private func step(
         _ writes: [RecordWrite], charging charges: [String: Int64], within shares: AnsweringShares?
     ) async throws(ApusError) -> RecordStep {

@@ -3,16 +3,17 @@ package import ApusCore
 package import ApusStorage
 import SwiftProtobuf
 
-/// Answering machines, their messages, and what both are made of.
+/// The records of answering machines, messages and greetings.
 ///
-/// A message is a record, which names the last frame that is stored, and pieces: frames while it is recorded, and then
-/// an MP4. A step that adds frames changes the record too, under its version, so of two recorders one goes on.
+/// A message consists of a record, which names the last stored frame, and of pieces. The pieces hold frames during the
+/// recording and an MP4 afterwards. A step that adds frames also writes the record, under its version, so only one of
+/// two recorders succeeds.
 ///
 /// Isolation: `Sendable`; may be called from any task.
 package struct AnsweringRecords: Sendable {
     static let machines = RecordCollection<AnsweringMachine>(
         "answering-machines", layout: 1, key: { OrderedKey(.text($0.party)) })
-    /// By the call's id, with indexes by party, the newest first, by the time at which they expire, and of those that
+    /// The key is the call's id. The indexes order messages by party, newest first, and by expiry, and list those that
     /// are being recorded.
     static let messages = RecordCollection<AnsweringMessage>(
         "call-messages", layout: 1, key: { OrderedKey(.text($0.call)) },
@@ -33,7 +34,8 @@ package struct AnsweringRecords: Sendable {
 
     static func key(_ name: String, _ index: UInt32) -> OrderedKey { OrderedKey(.text(name), .signed(Int64(index))) }
 
-    /// Where a greeting of a party is: one of two places, so that a call that plays the one before is not disturbed.
+    /// The place of a party's greeting. There are two, so that a new greeting does not overwrite one that is being
+    /// played.
     static func greetingPlace(_ number: UInt64, of party: String) -> String { "\(party)/\(number % 2)" }
 
     let store: any RecordStore
@@ -46,11 +48,11 @@ package struct AnsweringRecords: Sendable {
         try await store.record(Self.machines, OrderedKey(.text(party)))
     }
 
-    /// Changes a machine, also while others do. What another account has set, to which the device belonged before, is
-    /// forgotten.
+    /// Changes a machine, and retries after a conflict. Settings of another account, to which the device belonged
+    /// before, are discarded.
     ///
-    /// - Parameter account: that of the party.
-    /// - Throws: 10030 if others change it all the time, 10021.
+    /// - Parameter account: the account of the party.
+    /// - Throws: 10030 if the conflicts persist; 10021.
     @discardableResult
     func change(
         _ party: String, of account: String, _ body: (inout AnsweringMachine) -> Void
@@ -85,9 +87,9 @@ package struct AnsweringRecords: Sendable {
         return found?.body.state == .deleted ? nil : found
     }
 
-    /// Some messages of a party, the newest first, and the token of the next page; empty at the end.
+    /// A page of a party's messages, newest first, and the token of the next page. The token is empty at the end.
     ///
-    /// - Throws: 21031 for a token that is none.
+    /// - Throws: 21031 for an invalid token.
     package func page(
         of party: String, after token: String, limit: Int
     ) async throws(ApusError) -> (messages: [AnsweringMessage], next: String) {
@@ -100,8 +102,8 @@ package struct AnsweringRecords: Sendable {
 
     /// Replaces a message, with further writes in the same step. Returns its new version.
     ///
-    /// - Parameter version: the one that was read; nil for a new message.
-    /// - Throws: 10030 if it was changed since.
+    /// - Parameter version: the version that was read; nil for a new message.
+    /// - Throws: 10030 if the message was changed since then.
     package func put(
         _ message: AnsweringMessage, version: UInt64?, with others: [RecordWrite] = []
     ) async throws(ApusError) -> UInt64 {
@@ -109,7 +111,7 @@ package struct AnsweringRecords: Sendable {
         return try await store.commit(RecordStep([write] + others)).first ?? 0
     }
 
-    /// The pieces of a message or a greeting from this one on, at most ``AnsweringConfiguration/stepCount``.
+    /// The pieces of a message or a greeting from an index on, at most ``AnsweringConfiguration/stepCount``.
     package func pieces(
         _ collection: RecordCollection<AnsweringPiece>, of name: String, from index: UInt32
     ) async throws(ApusError) -> [AnsweringPiece] {
@@ -129,15 +131,15 @@ package struct AnsweringRecords: Sendable {
         }
     }
 
-    /// Removes a message. It is gone for clients at once; if the node dies before its pieces are, another one removes
-    /// them.
+    /// Removes a message. Clients can no longer see it, even before its pieces are removed. If the node dies before
+    /// that, another node removes them.
     package func delete(_ message: AnsweringMessage, _ version: UInt64) async throws(ApusError) {
         var deleted = message
         deleted.state = .deleted
         try await sweep(message.call, try await put(deleted, version: version, counting: 0).version)
     }
 
-    /// Removes what is left of a deleted message.
+    /// Removes the pieces and the record of a deleted message.
     private func sweep(_ call: String, _ version: UInt64) async throws(ApusError) {
         try await erase(Self.frames, of: call)
         try await erase(Self.movies, of: call)
@@ -145,9 +147,9 @@ package struct AnsweringRecords: Sendable {
             Self.messages.erase(OrderedKey(.text(call)), fence: .none, if: .version(version)))
     }
 
-    /// Stores messages whose calls were lost while they were being recorded, with what there is of them.
+    /// Stores messages whose calls were lost during the recording, with the frames that they have.
     ///
-    /// - Returns: those that this node has stored.
+    /// - Returns: the messages that this node stored.
     @discardableResult
     package func storeAbandoned(at now: Int64) async throws(ApusError) -> [AnsweringMessage] {
         var stored: [AnsweringMessage] = []
@@ -164,7 +166,7 @@ package struct AnsweringRecords: Sendable {
                     stored.append(message.body)
                 }
             } catch {
-                // Another node stores it. After another failure the rest is for the next time.
+                // On a conflict, another node stores the message. On any other failure, the next run continues.
                 guard error.code == .versionConflict else {
                     guard !stored.isEmpty else { throw error }
                     return stored
@@ -174,7 +176,7 @@ package struct AnsweringRecords: Sendable {
         return stored
     }
 
-    /// Removes messages that are deleted or have expired.
+    /// Removes messages that were deleted or have expired.
     package func removeExpired(at now: Int64) async throws(ApusError) {
         while true {
             let found = try await store.page(
@@ -198,6 +200,6 @@ package struct AnsweringRecords: Sendable {
 }
 
 extension AnsweringMachine {
-    /// True if this account has set the machine. A machine of an earlier release names none.
+    /// True if this account set up the machine. A machine of an earlier release names no account.
     func isOf(_ account: String) -> Bool { self.account.isEmpty || self.account == account }
 }

@@ -12,7 +12,7 @@ import NIOCore
 import SwiftProtobuf
 
 extension AnsweringService {
-    /// The longest request: a piece of a greeting, also in base64.
+    /// The largest request: a piece of a greeting, which may be in base64.
     private static let greetingByteCountMax = 128 << 10
 
     /// Registers the requests.
@@ -59,7 +59,7 @@ extension AnsweringService {
         }
     }
 
-    /// - Throws: 21031 for a value out of range, and as ``CallParty/init(device:account:_:_:)``.
+    /// - Throws: 21031 for a value out of range, and the errors of ``CallParty/init(device:account:_:_:)``.
     private func set(
         _ request: ClientSetAnsweringMachineRequest, _ call: ClientCall
     ) async throws(ApusError) -> ClientAnsweringMachine {
@@ -83,11 +83,11 @@ extension AnsweringService {
         return ClientAnsweringMachine(machine.new, party)
     }
 
-    /// Pieces go to the place that the present greeting does not have, so a party has two greetings at most.
+    /// Stores a piece of a greeting. Pieces are written to the place that the current greeting does not use, so a party
+    /// has at most two greetings.
     ///
-    /// - Throws: 21031 for a piece that is too long or too many, or a greeting that is none; 10007 if the account has
-    ///   no room for it; 10030 if pieces before the
-    ///   last one are missing.
+    /// - Throws: 21031 for a piece that is too long, for too many pieces, and for an invalid greeting; 10007 if the
+    ///   account has no room for it; 10030 if pieces before the last one are missing.
     private func greet(
         _ request: ClientSetGreetingRequest, _ party: String, of account: String
     ) async throws(ApusError) {
@@ -124,9 +124,9 @@ extension AnsweringService {
         }
     }
 
-    /// How long a greeting takes, in microseconds.
+    /// The length of a greeting, in microseconds.
     ///
-    /// - Throws: 21031 if the pieces are no frames, or take too long.
+    /// - Throws: 21031 if the pieces contain no valid frames, too many frames, or frames of more than 30 seconds.
     private static func greetingTime(_ pieces: [AnsweringPiece]) throws(ApusError) -> Int64 {
         let frames: [MediaFrame]
         do throws(ApusError) {
@@ -164,8 +164,8 @@ extension AnsweringService {
 
     /// A message that the client may read.
     ///
-    /// - Throws: 8002 if there is none, also if it is another's, so that nobody learns of it; 20011 if it is that of a
-    ///   disabled device.
+    /// - Throws: 8002 if there is no such message, or if the client may not read it, so that it cannot tell which;
+    ///   20011 if the message belongs to a disabled device.
     private func message(
         _ id: String, _ call: ClientCall
     ) async throws(ApusError) -> Record<AnsweringMessage> {
@@ -175,9 +175,9 @@ extension AnsweringService {
         return found
     }
 
-    /// A device's messages are its account's, as long as it is bound to that account.
+    /// True if a client may read a message. An account may read a device's messages while the device is bound to it.
     ///
-    /// - Throws: 20011 if it is disabled.
+    /// - Throws: 20011 if the device is disabled.
     private func may(_ call: ClientCall, read message: AnsweringMessage) async throws(ApusError) -> Bool {
         let session = call.session
         if session.role == .admin { return true }

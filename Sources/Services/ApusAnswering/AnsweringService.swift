@@ -1,7 +1,8 @@
 package import ApusCalls
-package import ApusChannels
-import ApusClientAPI
-package import ApusCluster
+import ApusChannels
+package import ApusClientAPI
+import ApusCluster
+import ApusEvents
 import ApusContract
 package import ApusCore
 import ApusMedia
@@ -10,35 +11,24 @@ package import ApusStorage
 import CoreMetrics
 import Foundation
 import Logging
-package import NIOCore
-import ServiceLifecycle
+import NIOCore
+package import ServiceLifecycle
 import SwiftProtobuf
 import Synchronization
 
-/// A message that a machine has taken, for what notifies its account.
-package struct NewMessage: Sendable {
-    /// The id of the message and of its call.
-    package var id: String
-    /// The account that reads it.
-    package var account: AccountID
-    /// The device whose machine has taken it; nil for the machine of the account.
-    package var machine: DeviceID?
-    /// The device that has left it; nil for an account.
-    package var callerDevice: DeviceID?
-    /// The account that has left it; empty for a device.
-    package var callerAccount: String
-}
-
 /// Answering machines of devices and accounts (docs/answering-machine.md).
 ///
-/// A call that nobody accepts asks its owner's node to record its caller. Messages are in records, so any node reads
-/// them.
+/// If no client accepts a call, the call's owner requests a recording of the caller from its own node. Messages are
+/// records, so any node can read them.
 ///
 /// Concurrency model: any thread. A `Mutex` guards the table of recordings.
-package final class AnsweringService: Service, AnsweringMachines, Sendable {
+package final class AnsweringService: NodeService, Service, AnsweringMachines {
+    package static let name = "Answering machines"
+    package static let records = AnsweringRecords.catalogue
+
     private struct Recording {
-        var recorder: MessageRecorder
-        var report: @Sendable (MessageReport) -> Void
+        var recorder: VoiceMessageRecorder
+        var report: @Sendable (VoiceMessageReport) -> Void
         var isRunning = false
     }
 
@@ -49,9 +39,9 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
     private let channels: ChannelService
     private let group: any EventLoopGroup
     private let limited: LogLimiter
-    private let onMessage: @Sendable (NewMessage) async throws(ApusError) -> Void
+    private let events: EventService
     private let recordings = Mutex<[String: Recording]>([:])
-    private let waiting = WorkQueue<MessageRecorder>(countMax: AnsweringService.waitingMax)
+    private let waiting = WorkQueue<VoiceMessageRecorder>(countMax: AnsweringService.waitingMax)
 
     private let stored = Counter(label: "apus_answering_messages_total", dimensions: [("result", "stored")])
     private let empty = Counter(label: "apus_answering_messages_total", dimensions: [("result", "empty")])
@@ -60,20 +50,19 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
     private let full = Counter(label: "apus_answering_refused_total")
     private let active = Gauge(label: "apus_answering_recordings")
 
-    /// Recordings that wait for a task. One more is left out: its call asks again.
+    /// The most recordings, waiting or running. A request beyond it has no effect; the call repeats it.
     private static let waitingMax = 1024
     private static let cleanInterval = Duration.seconds(60)
 
-    /// - Parameter onMessage: called once a message can be read; again if the node dies meanwhile.
-    package init(
-        _ configuration: AnsweringConfiguration, _ view: ClusterView, records: any RecordStore,
-        channels: ChannelService, group: any EventLoopGroup, limited: LogLimiter,
-        onMessage: @escaping @Sendable (NewMessage) async throws(ApusError) -> Void
-    ) {
-        (self.configuration, self.view, self.channels, self.group) = (configuration, view, channels, group)
-        self.onMessage = onMessage
-        (self.records, sessions, self.limited) = (AnsweringRecords(records), SessionRecords(records), limited)
+    package init(_ configuration: AnsweringConfiguration, of node: NodeContext) throws(ApusError) {
+        (self.configuration, view, group, limited) = (configuration, node.view, node.group, node.limited)
+        channels = try node.ports.one(ChannelService.self)
+        events = try node.ports.one(EventService.self)
+        (records, sessions) = (AnsweringRecords(node.records), SessionRecords(node.records))
+        node.ports.provide(self, as: (any AnsweringMachines).self)
     }
+
+    package var work: [any Service] { [self] }
 
     // MARK: - For calls
 
@@ -83,7 +72,7 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
                 if let found = try await machine(of: party) { return found }
             }
         } catch {
-            // The call is placed all the same.
+            // The call is placed without an answering machine.
             limited.log(.warning, "The answering machine of a call cannot be read", metadata: Logger.facts(of: error))
         }
         return nil
@@ -94,7 +83,7 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
         let account = try await account(of: party)
         guard machine.isOf(account) else { return nil }
         if machine.account.isEmpty, !account.isEmpty {
-            // An earlier release has set it. From now on it is this account's.
+            // An earlier release stored the machine without an account. It belongs to this account from now on.
             try await records.change(party.name, of: account) { _ in }
         }
         guard try await !isFull(party, of: account) else {
@@ -108,20 +97,20 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
         }
     }
 
-    /// True if the machine has as many messages of the account as it may have, without that of this call. Those of an
-    /// account to which the device belonged before do not count.
+    /// True if the machine cannot take another message, because its messages or the account's bytes reach their limit.
+    /// The message of this call does not count, nor do those of an account to which the device belonged before.
     private func isFull(_ party: CallParty, of account: String, except call: String = "") async throws(ApusError)
         -> Bool
     {
         let newest = try await records.page(of: party.name, after: "", limit: configuration.messagesMax + 1).messages
         let count = newest.count { $0.account == account && $0.call != call }
         if count >= configuration.messagesMax { return true }
-        // The message of this call is counted already if its recorder goes on.
+        // If the recorder continues an earlier one, the bytes of this call's message are already counted.
         if newest.contains(where: { $0.call == call }) { return false }
         return try await messageByteCount(of: account) == 0
     }
 
-    /// The largest size of a new message; 0: the account has no room for one.
+    /// The largest size of a new message, in bytes; 0 if the account has no room for one.
     func messageByteCount(of account: String) async throws(ApusError) -> UInt64 {
         let bytes = try await records.bytes(of: account)
         let room = configuration.shares.room(own: bytes.own, all: bytes.all)
@@ -129,19 +118,19 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
         return room < min(largest, AnsweringConfiguration.messageByteCountMin) ? 0 : min(largest, room)
     }
 
-    package func record(_ recording: CallRecording, report: @escaping @Sendable (MessageReport) -> Void) {
-        let recorder = recordings.withLock { recordings -> MessageRecorder? in
+    package func record(_ recording: CallVoiceMessage, report: @escaping @Sendable (VoiceMessageReport) -> Void) {
+        let recorder = recordings.withLock { recordings -> VoiceMessageRecorder? in
             if let known = recordings[recording.call] {
                 if recording.over { known.recorder.end() }
                 return nil
             }
             guard recordings.count < Self.waitingMax else { return nil }
-            // The call asks again.
+            // The call repeats its request.
             let account = recording.answering.account
             let share = max(1, configuration.recordingsMax / AnsweringConfiguration.accountPart)
             let used = recordings.values.count { $0.recorder.recording.answering.account == account }
             guard account.isEmpty || used < share else { return nil }
-            let recorder = MessageRecorder(recording, self)
+            let recorder = VoiceMessageRecorder(recording, self)
             if recording.over { recorder.end() }
             recordings[recording.call] = Recording(recorder: recorder, report: report)
             return recorder
@@ -149,7 +138,7 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
         if let recorder { waiting.add(recorder) }
     }
 
-    /// Records messages, stores those that were abandoned, and removes those that have expired, until the node stops.
+    /// Records messages, stores abandoned ones, and removes expired ones, until the node stops.
     package func run() async throws {
         await cancelWhenGracefulShutdown {
             await withDiscardingTaskGroup { group in
@@ -161,7 +150,7 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
         }
     }
 
-    private func record(_ recorder: MessageRecorder) async {
+    private func record(_ recorder: VoiceMessageRecorder) async {
         let call = recorder.recording.call
         let report = recordings.withLock { recordings in
             active.record(recordings.count)
@@ -171,8 +160,8 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
         let answering = recorder.recording.answering
         let greeting = await greeting(of: recorder.recording)
         do throws(ApusError) {
-            var outcome = MessageRecorder.Outcome.empty
-            // Others may have left messages since the machine has answered.
+            var outcome = VoiceMessageRecorder.Outcome.empty
+            // Other callers may have left messages since the machine answered.
             if try await isFull(answering.party, of: answering.account, except: call) {
                 full.increment()
                 report(.full)
@@ -206,11 +195,14 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
         }
     }
 
-    /// Notifies the account of a message. A message without a notice is listed all the same.
+    /// Notifies the account of a message, again if the node dies. A message without an event is listed nevertheless.
     private func notify(_ message: AnsweringMessage) async {
-        guard let new = NewMessage(message) else { return }
+        guard let new = VoiceMessageNotice(message) else { return }
         do throws(ApusError) {
-            try await onMessage(new)
+            // Every repetition has the same id, so the account gets one event per message.
+            let request = RequestID(high: StableHash.hash(new.id), low: StableHash.hash(new.id, seed: 1))
+            try await events.notify(
+                new.account, "message", json: new.json, device: new.machine ?? new.callerDevice, request: request)
         } catch {
             limited.log(
                 .warning, "An account was not notified of a message", metadata: Logger.facts(of: error))
@@ -218,10 +210,10 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
     }
 
     private func clean() async {
-        // Nodes that start together look at different times.
+        // Nodes that start together clean up at different times.
         var pause = Self.cleanInterval * Double.random(in: 0.1...1)
         while (try? await Task.sleep(for: pause)) != nil {
-            // A store that cannot be used now is tried again at the next turn.
+            // If the store is not available, the next run tries again.
             for message in (try? await records.storeAbandoned(at: view.clock.wallMilliseconds())) ?? [] {
                 stored.increment()
                 await notify(message)
@@ -237,7 +229,7 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
         limited.log(.warning, "A message is recorded again from its last frame", metadata: Logger.facts(of: error))
     }
 
-    /// The account to which a party belongs; empty for a device that is bound to none.
+    /// The account to which a party belongs; empty for a device that is not bound to one.
     func account(of party: CallParty) async throws(ApusError) -> String {
         guard party.kind == .device else { return party.id }
         return try await sessions.record(of: DeviceID(unchecked: party.id))?.account?.rawValue ?? ""
@@ -254,8 +246,8 @@ package final class AnsweringService: Service, AnsweringMachines, Sendable {
             byteCountMax: AnsweringConfiguration.waitingByteCountMax, onFirst: onFirst)
     }
 
-    /// The greeting of a machine; nil if it has none, or the call is over.
-    private func greeting(of recording: CallRecording) async -> FramePlayer? {
+    /// The greeting of a machine; nil if it has none, if it cannot be played, or if the call is over.
+    private func greeting(of recording: CallVoiceMessage) async -> FramePlayer? {
         let answering = recording.answering
         guard answering.greetingPieces != 0, !recording.over else { return nil }
         do throws(ApusError) {

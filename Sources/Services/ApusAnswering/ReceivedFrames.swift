@@ -6,16 +6,16 @@ import Foundation
 package import NIOCore
 import SwiftProtobuf
 
-/// Frames of a caller that have come in, in the order of the channel, and are not stored yet.
+/// Received frames of a caller that are not stored yet, in the order of the channel.
 ///
 /// Pure value.
 package struct ReceivedFrames: Sendable {
-    /// Header and payload of each, one after the other.
+    /// The header and payload of each frame, one after another.
     package private(set) var bytes = ByteBuffer()
     package private(set) var last: FramePosition?
-    /// Without the configurations that the channel repeats at a join.
+    /// The number of frames, without the configurations that the channel repeats at a join.
     package private(set) var count: UInt64 = 0
-    /// Frames that the channel did not have any more.
+    /// The number of frames that the channel no longer held.
     package var lost: UInt64 = 0
     /// The first and the last presentation time, in microseconds.
     package private(set) var times: ClosedRange<Int64>?
@@ -39,11 +39,11 @@ package struct ReceivedFrames: Sendable {
 }
 
 extension AnsweringRecords {
-    /// Stores frames behind those that the message has. Beyond the largest size the message is cut off, and stays as it
-    /// is from then on.
+    /// Appends frames to a message. If they would exceed `byteCountMax`, they are dropped and the message is marked as
+    /// cut.
     ///
     /// - Returns: the message's new version.
-    /// - Throws: 10030 if another recorder has changed the message; 10021.
+    /// - Throws: 10030 if another recorder changed the message; 10021.
     package func add(
         _ frames: ReceivedFrames, to message: inout AnsweringMessage, _ version: UInt64, byteCountMax: Int
     ) async throws(ApusError) -> UInt64 {
@@ -71,7 +71,7 @@ extension AnsweringRecords {
             writes.append(try Self.frames.put(piece, fence: .none))
             new.framePieces += 1
         }
-        // One step, so that the message names exactly the frames that are stored.
+        // Writes all in one step, so that the record names exactly the stored frames.
         let version = try await put(new, version: version, with: writes)
         message = new
         return version

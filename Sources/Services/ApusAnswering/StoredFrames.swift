@@ -2,7 +2,7 @@ package import ApusCore
 package import ApusMedia
 package import NIOCore
 
-/// Splits stored bytes into media frames: header and payload of each, one after the other.
+/// Splits stored bytes into media frames: the header and payload of each, one after another.
 ///
 /// Pure value.
 package struct StoredFrames: Sendable {
@@ -12,7 +12,7 @@ package struct StoredFrames: Sendable {
 
     package init() {}
 
-    /// Bytes of a frame that is not complete.
+    /// The number of bytes of an incomplete frame.
     package var rest: Int { buffer.readableBytes }
 
     package mutating func append(_ bytes: ByteBuffer) {
@@ -20,9 +20,9 @@ package struct StoredFrames: Sendable {
         buffer.writeImmutableBuffer(bytes)
     }
 
-    /// All frames of pieces.
+    /// All frames in the pieces.
     ///
-    /// - Throws: as ``next()``.
+    /// - Throws: the errors of ``next()``.
     static func frames(of pieces: [AnsweringPiece]) throws(ApusError) -> [MediaFrame] {
         var (stored, frames) = (Self(), [MediaFrame]())
         for piece in pieces {
@@ -34,7 +34,7 @@ package struct StoredFrames: Sendable {
 
     /// The next frame; nil if more bytes are needed.
     ///
-    /// - Throws: 10001 if the bytes are no frame, 10003 for one of a later version.
+    /// - Throws: 10001 if the bytes are not a frame, 10003 if the frame has a later version.
     package mutating func next() throws(ApusError) -> MediaFrame? {
         guard buffer.readableBytes >= MediaHeader.byteCount,
             let length = buffer.getInteger(at: buffer.readerIndex + Self.lengthOffset, as: UInt32.self)

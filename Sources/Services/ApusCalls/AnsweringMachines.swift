@@ -9,11 +9,11 @@ package protocol AnsweringMachines: Sendable {
     /// request until the message is stored. Returns at once.
     ///
     /// - Parameter report: called on any thread.
-    func record(_ recording: CallRecording, report: @escaping @Sendable (MessageReport) -> Void)
+    func record(_ recording: CallVoiceMessage, report: @escaping @Sendable (VoiceMessageReport) -> Void)
 }
 
 /// A report to a call about its message.
-package enum MessageReport: Sendable {
+package enum VoiceMessageReport: Sendable {
     /// It is stored, or there is nothing to store.
     case stored
     /// It has its largest size.

@@ -39,8 +39,8 @@ extension CallPeek: EntityMessage {
 }
 
 /// A call asks its owner's node to record a message.
-extension CallRecording: NodeMessage {
-    package typealias Reply = CallRecordingTaken
+extension CallVoiceMessage: NodeMessage {
+    package typealias Reply = CallVoiceMessageTaken
     package static var method: UInt16 { 0x004c }
 }
 
@@ -199,7 +199,7 @@ package struct CallKind {
         case .recordMessage(let isOver):
             try scope.tell(
                 node,
-                CallRecording.with {
+                CallVoiceMessage.with {
                     ($0.call, $0.caller, $0.answering) = (state.id, state.party(of: 0), state.answering)
                     ($0.startedMs, $0.over) = (state.messageMs, isOver)
                 })

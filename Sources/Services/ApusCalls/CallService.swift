@@ -1,14 +1,17 @@
-import ApusClientAPI
-package import ApusCluster
+package import ApusClientAPI
+import ApusCluster
 import ApusContract
 package import ApusCore
-package import ApusSessions
+import ApusEvents
+import ApusMediaAccess
+import ApusOutgoing
+import ApusSessions
 package import ApusStorage
 import ApusWire
 import CoreMetrics
 import Foundation
-package import Logging
-import ServiceLifecycle
+import Logging
+package import ServiceLifecycle
 import SwiftProtobuf
 import Synchronization
 
@@ -19,7 +22,10 @@ import Synchronization
 /// lost: the call sends again what is not confirmed.
 ///
 /// Concurrency model: any thread. A `Mutex` guards the numbers of sessions.
-package final class CallService: Service, Sendable {
+package final class CallService: NodeService, Service {
+    package static let name = "Calls"
+    package static let records = CallRecords.catalogue
+
     /// The kind of the topic by which a client takes calls, and its only key.
     package static let topicKind = "calls"
     static let ownKey = "own"
@@ -35,7 +41,7 @@ package final class CallService: Service, Sendable {
     let view: ClusterView
     let sessions: SessionService
     let records: CallRecords
-    private let onEnded: @Sendable (EndedCall) async throws(ApusError) -> Void
+    private let events: EventService
     let log: Logger
     let limited: LogLimiter
     let entities: EntityRegistry
@@ -52,7 +58,8 @@ package final class CallService: Service, Sendable {
     private let notices = Counter(label: "apus_calls_notices_total")
     private let listening = Gauge(label: "apus_calls_connections")
     let media: CallMediaTable
-    let pusher: any CallPusher
+    /// Where push notifications go.
+    let webhook: WebhookSender
     let machines: any AnsweringMachines
     /// Apps to be notified by push.
     let pushes: CallPushQueue
@@ -63,22 +70,17 @@ package final class CallService: Service, Sendable {
     private static let writesMax = 32
     private static let lookInterval = Duration.milliseconds(500)
 
-    /// Registers the kinds of entities, and the messages between nodes. Created once, before the node is a member.
-    ///
-    /// - Parameter onEnded: called for each call that has ended, before its record is written; again if it throws, or
-    ///   if the node dies before the record is written.
-    package init(
-        _ configuration: CallConfiguration, _ view: ClusterView, _ entities: EntityRegistry,
-        _ sessions: SessionService, _ store: any RecordStore, _ runtime: EntityRuntime, _ dispatcher: NodeDispatcher,
-        pusher: any CallPusher, machines: any AnsweringMachines, log: Logger,
-        onEnded: @escaping @Sendable (EndedCall) async throws(ApusError) -> Void
-    ) {
-        (self.pusher, self.machines, self.onEnded) = (pusher, machines, onEnded)
+    package init(_ sections: CallServiceConfiguration, of node: NodeContext) throws(ApusError) {
+        let (configuration, view, entities) = (sections.calls, node.view, node.entities)
+        machines = try node.ports.one((any AnsweringMachines).self)
+        events = try node.ports.one(EventService.self)
+        let media = try node.ports.one(MediaAccess.self)
+        webhook = WebhookSender(sections.push, limited: node.limited) { view.clock.wallSeconds() }
         let pushes = CallPushQueue()
         self.pushes = pushes
-        (self.configuration, self.view, self.entities, self.sessions) = (configuration, view, entities, sessions)
-        (records, self.log, limited) = (CallRecords(store), log, LogLimiter(log))
-        media = CallMediaTable(interval: configuration.mediaCheckInterval)
+        (self.configuration, self.view, self.entities, sessions) = (configuration, view, entities, node.sessions)
+        (records, log, limited) = (CallRecords(node.records), node.log, LogLimiter(node.log))
+        self.media = CallMediaTable(interval: configuration.mediaCheckInterval)
         let numbers = Numbers()
         let listener: @Sendable (UInt64, String) -> CallListener = { [local = view.local] number, endpoint in
             .with {
@@ -107,11 +109,12 @@ package final class CallService: Service, Sendable {
                 $0.id.name.rawValue == name && $0.id.incarnation == incarnation && $0.state.isAlive
             }
         }
-        runtime.register(CallKind(configuration: configuration, node: view.local.name).definition)
-        runtime.register(PartyKind(configuration: configuration, isAlive: isAlive).definition)
+        node.runtime.register(CallKind(configuration: configuration, node: view.local.name).definition)
+        node.runtime.register(PartyKind(configuration: configuration, isAlive: isAlive).definition)
+        let dispatcher = node.dispatcher
         dispatcher.onTell(CallDeliver.self) { [weak self] message in self?.deliver(message) }
         dispatcher.onOwnTell(CallPush.self) { message in pushes.yield(message) }
-        dispatcher.onOwnTell(CallRecording.self) { [weak self] message in self?.record(message) }
+        dispatcher.onOwnTell(CallVoiceMessage.self) { [weak self] message in self?.record(message) }
         dispatcher.on(CallOrder.self) { [weak self] _, order throws(ApusError) in
             guard let self else { throw ApusError(.shuttingDown) }
             return try await place(order)
@@ -121,7 +124,10 @@ package final class CallService: Service, Sendable {
             return try await accept(message)
         }
         dispatcher.onOwnTell(CallFinished.self) { [weak self] message in self?.finished.add(message.state) }
+        media.register(self, for: .call)
     }
+
+    package var work: [any Service] { [webhook, self] }
 
     // MARK: - Clients
 
@@ -193,7 +199,7 @@ package final class CallService: Service, Sendable {
         try await connections.listen(connection, try Self.client(call.session), timeout: try call.timeLeft())
     }
 
-    private func record(_ message: CallRecording) {
+    private func record(_ message: CallVoiceMessage) {
         guard let id = CallID(rawValue: message.call), let call = try? ref(id) else { return }
         machines.record(message) { report in
             let kind: CallNoteKind =
@@ -264,13 +270,23 @@ package final class CallService: Service, Sendable {
         guard let id = CallID(rawValue: state.id), let call = try? ref(id) else { return }
         do throws(ApusError) {
             // Before the record: if this node dies in between, the call repeats the request, since it has no record.
-            try await onEnded(EndedCall(state))
+            try await notifyEnd(of: EndedCall(state))
             try await records.write(state)
             try call.tell(CallNote.with { $0.kind = .recordWritten })
         } catch {
             // The call repeats the request.
             log.debug("The record of a call cannot be written", metadata: Logger.facts(of: error))
         }
+    }
+
+    /// Publishes the end of a call, for its parties and their hooks. It is published again if this throws, or if the
+    /// node dies before the record is written.
+    private func notifyEnd(of call: EndedCall) async throws(ApusError) {
+        let parties = Dictionary(grouping: call.parties, by: \.kind)
+        try await events.ended(
+            call: call.id, reason: call.reason, json: call.json,
+            devices: (parties[.device] ?? []).map { DeviceID(unchecked: $0.id) },
+            accounts: (parties[.account] ?? []).map { AccountID(unchecked: $0.id) }, at: call.endedMs)
     }
 
     private func measure() async {

@@ -112,7 +112,7 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         let hub = ChannelHub(
             channel: channel, account: account, table: isClaimed ? .published : .watched, stream: stream, loop: self)
         hubs[channel] = hub
-        service.stayHome(of: channel)
+        service.retainHome(of: channel)
         hub.assign()
         look(within: hub.pollInterval)
         return .success(hub)
@@ -123,7 +123,7 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         hubs[hub.channel] = nil
         // The number is returned first: a caller that finds the channel without a home may take one at once.
         service.returnStreamNumber(of: hub)
-        service.leaveHome(of: hub.channel)
+        service.releaseHome(of: hub.channel)
         hub.dropped()
     }
 

@@ -132,15 +132,15 @@ package final class ChannelService: Sendable {
         }
         home.eventLoop.execute { [self] in
             body(home)
-            leaveHome(of: channel)
+            releaseHome(of: channel)
         }
     }
 
-    /// Keeps the channel at its home until ``leaveHome(of:)``, because it has a hub. Call it from
+    /// Keeps the channel at its home until ``releaseHome(of:)``, because it has a hub. Call it from
     /// ``atHome(of:from:_:)``.
-    func stayHome(of channel: ChannelID) { shared.withLock { $0.homes[channel]?.uses += 1 } }
+    func retainHome(of channel: ChannelID) { shared.withLock { $0.homes[channel]?.uses += 1 } }
 
-    func leaveHome(of channel: ChannelID) {
+    func releaseHome(of channel: ChannelID) {
         shared.withLock { shared in
             guard let uses = shared.homes[channel]?.uses else { return }
             if uses > 1 { shared.homes[channel]?.uses = uses - 1 } else { shared.homes[channel] = nil }

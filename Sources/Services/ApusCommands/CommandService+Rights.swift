@@ -1,6 +1,6 @@
 import ApusCluster
 package import ApusCore
-import ApusSessions
+package import ApusSessions
 import SwiftProtobuf
 
 // Senders that may have lost their right to a device (IV-B10), or their token (IV-A6): the node reads who may use the
@@ -11,12 +11,12 @@ extension CommandService {
     /// Queues that are answered at once, such as after a loss of power where many devices are.
     private static let checkingMax = 32
 
-    /// The accounts that may use the device have changed: commands of others that wait end with 8003. Those of a
-    /// disabled device are left as they are, since it receives none.
+    /// Commands that wait end with 8003 if their accounts may not use the device any more. Those of a disabled device
+    /// are left as they are, since it receives none.
     ///
     /// If it fails, such as because the owner of the device does not answer, they end when they would be sent.
-    package func rightsChanged(of device: DeviceID) async {
-        guard let rights = try? await self.rights(to: device) else { return }
+    package func related(_ device: DeviceID, _ change: DeviceRelationChange, before: DeviceRecord?) async {
+        guard change.endsRights(before: before), let rights = try? await self.rights(to: device) else { return }
         for queue in CommandQueue.allCases {
             _ = try? await ref(queue, device).ask(rights, timeout: Self.rightsTimeout)
         }

@@ -1,14 +1,14 @@
-import ApusClientAPI
-package import ApusCluster
+package import ApusClientAPI
+import ApusCluster
 import ApusContract
-import ApusCore
-package import ApusSessions
+package import ApusCore
+import ApusSessions
 package import ApusStorage
-package import ApusThings
+import ApusThings
 import ApusWire
 import CoreMetrics
 import Foundation
-import ServiceLifecycle
+package import ServiceLifecycle
 import SwiftProtobuf
 import Synchronization
 
@@ -20,7 +20,8 @@ import Synchronization
 /// queue sends an unacknowledged command again, and a request that waits asks again.
 ///
 /// Concurrency model: any thread. A `Mutex` guards the table of requests.
-package final class CommandService: Service, DeviceReader, Sendable {
+package final class CommandService: NodeService, Service, DeviceReader, RelationObserver {
+    package static let name = "Commands"
     private static let collection = EntityCollection<CommandState>("commands", kind: .commands, layout: 1)
     package static let records = RecordCatalogue([collection])
     /// The kind of the topic by which a device takes commands, and its only key.
@@ -55,28 +56,23 @@ package final class CommandService: Service, DeviceReader, Sendable {
     private static let lookInterval = Duration.milliseconds(100)
     private static let checksMax = 4096
 
-    /// Registers the kinds of entities, and the messages between nodes. Created once, before the node is a member.
-    package init(
-        _ configuration: CommandConfiguration, _ view: ClusterView, _ entities: EntityRegistry,
-        _ sessions: SessionService, _ products: ProductService, _ records: any RecordStore, _ runtime: EntityRuntime,
-        _ dispatcher: NodeDispatcher
-    ) {
-        (self.configuration, self.view, self.entities, self.sessions) = (configuration, view, entities, sessions)
-        (self.products, devices) = (products, SessionRecords(records))
+    package init(_ configuration: CommandConfiguration, of node: NodeContext) throws(ApusError) {
+        let (view, entities, runtime, dispatcher) = (node.view, node.entities, node.runtime, node.dispatcher)
+        (self.configuration, self.view, self.entities, sessions) = (configuration, view, entities, node.sessions)
+        (products, devices) = (try node.ports.one(ProductService.self), SessionRecords(node.records))
         let checks = WorkQueue<CommandCheck>(countMax: Self.checksMax)
         self.checks = checks
-        let node = view.local.name.rawValue
+        let name = view.local.name
         connections = AnnouncedConnections(
             view: view, shard: { CommandQueue.live.address($0).shard },
             announce: { number, device, timeout throws(ApusError) in
-                let listen = CommandListen.with { $0.listener = CommandListener(node, number) }
+                let listen = CommandListen.with { $0.listener = CommandListener(name.rawValue, number) }
                 for queue in CommandQueue.allCases {
                     _ = try await entities.ref(EntityCell<CommandState>.self, queue.address(device))
                         .ask(listen, timeout: timeout)
                 }
             },
-            withdraw: { number, device in Self.withdraw(number, device, of: node, entities) })
-        let name = view.local.name
+            withdraw: { number, device in Self.withdraw(number, device, of: name.rawValue, entities) })
         runtime.register(CommandQueue.kept.definition(configuration, node: name), in: Self.collection)
         runtime.register(CommandQueue.live.definition(configuration, node: name))
         dispatcher.onOwnTell(CommandCheck.self) { message in checks.add(message) }
@@ -86,7 +82,11 @@ package final class CommandService: Service, DeviceReader, Sendable {
             return try await run(message)
         }
         dispatcher.onTell(CommandReached.self) { [weak self] message in self?.reached(message) }
+        node.ports.provide(self, as: (any DeviceReader).self)
+        node.ports.provide(self, as: (any RelationObserver).self)
     }
+
+    package var work: [any Service] { [self] }
 
     func ref(_ queue: CommandQueue, _ device: DeviceID) -> EntityRef<EntityCell<CommandState>> {
         entities.ref(EntityCell<CommandState>.self, queue.address(device))

@@ -273,7 +273,9 @@ extension EventService {
     private func answer(
         to message: ServerMessage, from name: String, _ customer: String, _ timeout: Duration
     ) async throws(ApusError) -> [UInt8] {
-        if let handler = handlers[name] { return try await handler(message) }
+        if let handler = ports.all(ServerHandler.self).first(where: { $0.name == name }) {
+            return try await handler.handle(message)
+        }
         guard let hook = try await hooks.hooks(of: customer, in: records).first(where: { $0.hook == name }),
             hook.messages
         else { throw ApusError(.passToServerFailed, "there is no server of this name") }

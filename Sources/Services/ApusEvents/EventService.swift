@@ -7,7 +7,7 @@ package import ApusStorage
 import ApusThings
 import CoreMetrics
 import Logging
-import ServiceLifecycle
+package import ServiceLifecycle
 import SwiftProtobuf
 import Synchronization
 
@@ -18,7 +18,10 @@ import Synchronization
 /// device's integrator. Both have it before the device receives its answer.
 ///
 /// Concurrency model: any thread. `Mutex`es guard the limits and the hooks that are remembered.
-package final class EventService: Service, Sendable {
+package final class EventService: NodeService, Service {
+    package static let name = "Events and hooks"
+    package static let records = HookRecords.catalogue
+
     /// The kind of the topics; the key is the account.
     package static let topicKind = "events"
     /// Events of an account that are kept for clients that were away, for a week.
@@ -28,9 +31,8 @@ package final class EventService: Service, Sendable {
     let records: HookRecords
     let sessions: SessionRecords
     let topics: TopicService
-    let poster: any ServerPoster
-    /// By name; they take raw data before hooks of the same name do.
-    let handlers: [String: ServerHandler]
+    let poster: ServerPoster
+    let ports: ServicePorts
     let limited: LogLimiter
     let hooks: HookCache
     let slots: Mutex<ServerSlots>
@@ -57,29 +59,30 @@ package final class EventService: Service, Sendable {
     /// Batches that this node delivers at once.
     private static let deliveringMax = 128
 
-    /// Registers the kind of entity, and the messages between nodes. Created once, before the node is a member.
-    package init(
-        _ configuration: EventConfiguration, _ view: ClusterView, _ entities: EntityRegistry,
-        _ topics: TopicService, _ store: any RecordStore, _ runtime: EntityRuntime, _ dispatcher: NodeDispatcher,
-        handlers: [String: ServerHandler], poster: any ServerPoster, limited: LogLimiter
-    ) {
-        (self.configuration, self.entities, self.topics) = (configuration, entities, topics)
-        (self.poster, self.handlers, self.limited, clock) = (poster, handlers, limited, view.clock)
-        (records, sessions, self.view) = (HookRecords(store: store), SessionRecords(store), view)
+    package init(_ configuration: EventConfiguration, of node: NodeContext) {
+        (self.configuration, view, entities, topics) = (configuration, node.view, node.entities, node.topics)
+        (ports, limited, clock) = (node.ports, node.limited, node.view.clock)
+        poster = ServerPoster(configuration, clock: clock)
+        (records, sessions) = (HookRecords(store: node.records), SessionRecords(node.records))
         hooks = HookCache()
         slots = Mutex(ServerSlots(countMax: configuration.sendingMax))
         reports = Mutex(RateLimiter(configuration.perMinute, per: .seconds(60), burst: configuration.perMinute))
         let deliveries = WorkQueue<HookDeliver>(countMax: Self.deliveriesMax)
         self.deliveries = deliveries
         let kind = HookKind(
-            node: view.local.name,
+            node: node.view.local.name,
             bounds: HookBounds(
                 countMax: configuration.queueMax, byteCountMax: configuration.queueByteCountMax,
                 failedMax: configuration.failedMax),
             sendingTime: Int64(configuration.timeout.milliseconds) + 2000)
-        runtime.register(kind.definition)
-        dispatcher.onTell(HookDeliver.self) { deliveries.add($0) }
+        node.runtime.register(kind.definition)
+        node.dispatcher.onTell(HookDeliver.self) { deliveries.add($0) }
+        node.ports.provide(self)
+        node.ports.provide(self, as: (any ThingObserver).self)
+        node.ports.provide(self, as: (any RelationObserver).self)
     }
+
+    package var work: [any Service] { [poster, self] }
 
     /// Registers the requests, and the topic.
     package func add(to api: inout ClientAPI) {
@@ -224,8 +227,6 @@ package final class EventService: Service, Sendable {
 }
 
 extension EventService: RelationObserver {
-    package func record(of device: DeviceID) async -> DeviceRecord? { try? await sessions.record(of: device) }
-
     /// Notifies the accounts. If this node dies before, they are not notified.
     package func related(_ device: DeviceID, _ change: DeviceRelationChange, before: DeviceRecord?) async {
         // Nobody is notified of a request that changed nothing: a repeated one, or one to end a share that does not

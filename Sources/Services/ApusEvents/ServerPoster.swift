@@ -1,4 +1,67 @@
+import ApusCluster
 package import ApusCore
+import ApusOutgoing
+import ServiceLifecycle
+import Synchronization
+
+/// Sends events and raw data to the servers of integrators.
+///
+/// A name that an integrator has set may lead to any address, and be changed at any time. It is connected to public
+/// addresses only, and to those that operators have named in `hooks.hosts`: a node is inside a network that integrators
+/// are outside of. URLs that operators have set lead anywhere. Connections of the two are kept apart.
+///
+/// Isolation: any task.
+final class ServerPoster: Service {
+    private struct Posters: Sendable {
+        let operators: WebhookPoster
+        let integrators: WebhookPoster
+    }
+
+    private let configuration: EventConfiguration
+    private let clock: ClusterClock
+    private let posters = Mutex<Posters?>(nil)
+
+    init(_ configuration: EventConfiguration, clock: ClusterClock) {
+        (self.configuration, self.clock) = (configuration, clock)
+    }
+
+    func run() async throws {
+        let addresses = HookAddresses(configuration)
+        let posters = Posters(
+            operators: try WebhookPoster(
+                authorityFile: configuration.authorityFile, connectionsMax: configuration.sendingMax),
+            integrators: try WebhookPoster(
+                authorityFile: configuration.authorityFile, connectionsMax: configuration.sendingMax,
+                mayConnect: { addresses.allow($0) }))
+        self.posters.withLock { $0 = posters }
+        try? await gracefulShutdown()
+        self.posters.withLock { $0 = nil }
+        await posters.operators.shutdown()
+        await posters.integrators.shutdown()
+    }
+
+    /// Sends a request once. A name is resolved once, and each address is checked before it is connected to.
+    ///
+    /// - Throws: 21002 after the time-out, 21005 if the server cannot be reached or answers more than was asked for;
+    ///   12004 if the URL leads only to addresses that it may not lead to.
+    func post(_ post: ServerPost) async throws(ApusError) -> ServerAnswer {
+        guard let posters = posters.withLock(\.self) else { throw ApusError(.passToServerFailed, "the node stops") }
+        let poster = post.isForOperators ? posters.operators : posters.integrators
+        do throws(ApusError) {
+            let answer = try await poster.post(
+                post.body, id: post.id, to: post.url, secrets: post.secrets, timeout: post.timeout,
+                wallSeconds: clock.wallSeconds(), answerByteCountMax: post.answerByteCountMax)
+            return ServerAnswer(status: answer.status, body: answer.body)
+        } catch {
+            switch error.code {
+            case .answerTimedOut: throw error
+            case .notAllowed: throw ApusError(.notAllowed, "\(error.message) (hooks.hosts)")
+            case .frameTooLarge: throw ApusError(.passToServerFailed, error.message)
+            default: throw ApusError(.passToServerFailed, "the server did not answer: \(error.message.prefix(200))")
+            }
+        }
+    }
+}
 
 /// A request to a server of an integrator.
 package struct ServerPost: Sendable, Hashable {
@@ -40,29 +103,3 @@ package struct ServerAnswer: Sendable, Hashable {
         }
     }
 }
-
-/// What sends requests to servers: the port that the node connects to its HTTP client.
-///
-/// Isolation: may be called from anywhere.
-package protocol ServerPoster: Sendable {
-    /// Sends a request once. A name is resolved once, and each address is checked before it is connected to.
-    ///
-    /// - Throws: 21002 after the time-out, 21005 if the server cannot be reached or answers more than was asked for;
-    ///   12004 if the URL leads only to addresses that it may not lead to.
-    func post(_ post: ServerPost) async throws(ApusError) -> ServerAnswer
-}
-
-/// A message for a server that a service of the nodes takes itself.
-package struct ServerMessage: Sendable {
-    /// What follows the name of the handler and a slash; may be empty.
-    package var path: String
-    package var data: [UInt8]
-    package var account: AccountID
-    package var access: AccessID
-    /// Nil for an app.
-    package var device: DeviceID?
-}
-
-/// Takes raw data of apps and devices, and answers (IV-D12). An error with another number than 21005 reaches the client
-/// as it is.
-package typealias ServerHandler = @Sendable (ServerMessage) async throws(ApusError) -> [UInt8]

@@ -1,13 +1,13 @@
-import ApusClientAPI
-package import ApusCluster
+package import ApusClientAPI
+import ApusCluster
 import ApusContract
 package import ApusCore
-package import ApusSessions
+import ApusSessions
 package import ApusStorage
-package import ApusThings
+import ApusThings
 import CoreMetrics
 import Logging
-import ServiceLifecycle
+package import ServiceLifecycle
 import SwiftProtobuf
 import Synchronization
 
@@ -17,7 +17,10 @@ import Synchronization
 /// the states of its model, which can be read while the device is offline.
 ///
 /// Concurrency model: any thread. A `Mutex` guards the list of images that this node checks.
-package final class FirmwareService: Service, Sendable {
+package final class FirmwareService: NodeService, Service {
+    package static let name = "Firmware"
+    package static let records = FirmwareRecords.catalogue
+
     let configuration: FirmwareConfiguration
     let records: FirmwareRecords
     let sessionRecords: SessionRecords
@@ -39,15 +42,14 @@ package final class FirmwareService: Service, Sendable {
     let stopped = Counter(label: "apus_firmware_stopped_total")
     let refused = Counter(label: "apus_firmware_refused_total")
 
-    package init(
-        _ configuration: FirmwareConfiguration, _ view: ClusterView, records: any RecordStore,
-        sessions: SessionService, things: ThingService, limited: LogLimiter
-    ) {
-        self.limited = limited
-        (self.configuration, self.view, self.records) = (configuration, view, FirmwareRecords(records))
-        (sessionRecords, self.sessions, self.things) = (SessionRecords(records), sessions, things)
+    package init(_ configuration: FirmwareConfiguration, of node: NodeContext) throws(ApusError) {
+        (self.configuration, view, limited) = (configuration, node.view, node.limited)
+        (records, sessionRecords) = (FirmwareRecords(node.records), SessionRecords(node.records))
+        (sessions, things) = (node.sessions, try node.ports.one(ThingService.self))
         (wake, wakeFeed) = AsyncStream.makeStream(bufferingPolicy: .bufferingNewest(1))
     }
+
+    package var work: [any Service] { [self] }
 
     // MARK: - Who asks
 

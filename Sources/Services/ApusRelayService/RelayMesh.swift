@@ -145,7 +145,7 @@ package final class RelayMesh: Service {
 
     private func heard(_ report: RelayReport, from node: NodeID) {
         let (actions, isFirst) = state.withLock { state -> ([MirrorFeedStateMachine.Action], Bool) in
-            let isFirst = state.roster.told(report, by: node)
+            let isFirst = state.roster.reported(report, by: node)
             return (state.feed.standbyChanged(to: state.roster.standby), isFirst)
         }
         perform(actions)
@@ -191,14 +191,14 @@ package final class RelayMesh: Service {
         }
         let places = state.withLock { state -> RelayPlaces? in
             for (id, address) in found { state.places.reached(id, at: address) }
-            state.places.told = state.roster.addressesElsewhere
+            state.places.reported = state.roster.addressesElsewhere
             state.places.relays = state.roster.relaysElsewhere
             return state.places == state.placesTaken ? nil : state.places
         }
         guard let places,
             relay.order(
                 .othersAreAt(
-                    reached: places.reached, told: places.claimed, relays: places.relays))
+                    reached: places.reached, reported: places.claimed, relays: places.relays))
         else { return }
         state.withLock { $0.placesTaken = places }
     }

@@ -425,7 +425,7 @@ extension RelayConfiguration {
     /// The endpoint that is advertised to clients by default: the first one.
     package func firstEndpoint() -> HostPort? {
         guard isEnabled, let endpoint = endpoints().first else { return nil }
-        return told(endpoint)
+        return advertised(endpoint)
     }
 
     /// The endpoints to which other nodes redirect their clients, in the order in which clients receive them. Loopback
@@ -451,11 +451,11 @@ extension RelayConfiguration {
     /// The same for TLS and DTLS; nil if there is no certificate.
     package func firstSecureEndpoint() -> HostPort? {
         guard isEnabled, !certificateFile.isEmpty, let endpoint = secureEndpoints().first else { return nil }
-        return told(endpoint)
+        return advertised(endpoint)
     }
 
     /// A listener's advertised address: the public one, if it is configured.
-    private func told(_ listener: TransportAddress) -> HostPort {
+    private func advertised(_ listener: TransportAddress) -> HostPort {
         let hosts = (try? relayHosts(endpoints: endpoints())) ?? []
         let externals = (try? externalAddresses(hosts: hosts)) ?? ExternalAddresses()
         return HostPort(host: externals.external(of: listener).hostDescription, port: Int(listener.port))

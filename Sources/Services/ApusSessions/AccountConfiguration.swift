@@ -9,9 +9,6 @@ package struct AccountConfiguration: Sendable {
     /// together take at most half of ``RevocationRecord/countMax``. Key `accounts.revocations_max`.
     package var revocationsMax = 10_000
 
-    /// The products of one customer; one more is refused with 10007. Key `accounts.products_max`.
-    package var productsMax = 100
-
     /// How long the revocations of customers are kept: for as long as a token may be valid, and for at least 30 days,
     /// as what was asked for with a token may wait for longer than the token is valid (docs/authority.md).
     package var revocationTime: Duration { max(tokenLifetimeMax, .seconds(30 * 86_400)) }

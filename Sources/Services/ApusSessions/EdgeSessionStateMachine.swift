@@ -95,7 +95,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         /// Sorted.
         package var devices: [DeviceID]
         /// True if the owners have acknowledged all facts.
-        package var isTold: Bool
+        package var isReported: Bool
     }
 
     private enum Phase: Sendable {
@@ -118,12 +118,12 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         /// True once the client was notified that the subscription is active.
         var isGranted = false
         var version: UInt64 = 0
-        var toldVersion: UInt64 = 0
+        var reportedVersion: UInt64 = 0
         /// The number of the client's own requests that are unanswered.
         var askedCount = 0
         var isQueued = false
 
-        var isToBeTold: Bool { version != toldVersion && askedCount == 0 }
+        var needsReport: Bool { version != reportedVersion && askedCount == 0 }
     }
 
     private struct Entry: Sendable {
@@ -142,7 +142,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         /// The registration of an earlier version does not confirm the session.
         var confirmingVersion: UInt64 = 0
         var version: UInt64 = 1
-        var toldVersion: UInt64 = 0
+        var reportedVersion: UInt64 = 0
         var subscriptions: [DeviceID: Subscription] = [:]
         var used: UsedDevices
         /// The session's requests in progress that change who may use a device.
@@ -157,14 +157,14 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         var isWorking: Bool { if case .none = work { false } else { true } }
         /// True if all facts are acknowledged and there is no socket.
         var isOver: Bool {
-            links.isEmpty && !isOpening && !isWorking && version == toldVersion && sleepCount == 0
+            links.isEmpty && !isOpening && !isWorking && version == reportedVersion && sleepCount == 0
                 && subscriptions.isEmpty
         }
 
         /// The next request to an owner, and the version that its answer acknowledges.
         mutating func next() -> (content: EdgeAsk.Content, version: UInt64)? {
             guard !isOpening else { return nil }
-            if version != toldVersion {
+            if version != reportedVersion {
                 if links.isEmpty { return (.unregister, version) }
                 // The answer to the client's sleep message comes first: that message must not take effect after this
                 // one.
@@ -172,7 +172,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
             }
             while let device = queue.popFirst() {
                 subscriptions[device]?.isQueued = false
-                guard let subscription = subscriptions[device], subscription.isToBeTold else { continue }
+                guard let subscription = subscriptions[device], subscription.needsReport else { continue }
                 return (subscription.isWanted ? .subscribe(device) : .forget(device), subscription.version)
             }
             return nil
@@ -207,7 +207,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
     /// The shards' epochs in the newest map.
     private var epochs = [Epoch](repeating: 0, count: ShardID.count)
     /// The newest epochs in messages of owners. Such messages may be out of date.
-    private var words = OwnerWords()
+    private var ownerMessages = OwnerMessages()
     /// When sessions end that have lost a right, and have such a request in progress.
     private var ends: [String: MonotonicTime] = [:]
     private var lastSerial: UInt64 = 0
@@ -232,11 +232,11 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
 
     package func held(_ session: String) -> Held? {
         guard let entry = entries[session] else { return nil }
-        let isTold = entry.version == entry.toldVersion && entry.sleepCount == 0 && !entry.isOpening
+        let isReported = entry.version == entry.reportedVersion && entry.sleepCount == 0 && !entry.isOpening
         return Held(
             links: entry.links, order: entry.session.order, isAsleep: entry.isAsleep, isConfirmed: entry.isConfirmed,
             devices: entry.subscriptions.filter { $0.value.isWanted }.keys.sorted(),
-            isTold: isTold && entry.subscriptions.values.allSatisfy { $0.version == $0.toldVersion })
+            isReported: isReported && entry.subscriptions.values.allSatisfy { $0.version == $0.reportedVersion })
     }
 
     // MARK: - Connections
@@ -250,7 +250,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         guard let entry = makeEntry(session, link, .opening(kickedBy: .none, ended: nil)) else { return Self.isFull }
         entries[session.id] = entry
         // The request in progress registers it.
-        entries[session.id]?.toldVersion = entry.version
+        entries[session.id]?.reportedVersion = entry.version
         return nil
     }
 
@@ -441,11 +441,11 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
                 subscription.isWanted = false
                 subscription.version += 1
                 // The owner did not accept it. After other errors, or if it was asked before, it may have.
-                if number != 0, Self.isRefusal(error) { subscription.toldVersion = subscription.version }
+                if number != 0, Self.isRefusal(error) { subscription.reportedVersion = subscription.version }
             }
         } else {
             subscription.isGranted = subscription.isWanted
-            if number == subscription.version { subscription.toldVersion = number }
+            if number == subscription.version { subscription.reportedVersion = number }
         }
         entries.values[index].subscriptions[device] = subscription
         settle(device, at: index)
@@ -470,7 +470,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         }
         entries.values[index].subscriptions[device]?.askedCount -= 1
         if isDone, number == entries.values[index].subscriptions[device]?.version {
-            entries.values[index].subscriptions[device]?.toldVersion = number
+            entries.values[index].subscriptions[device]?.reportedVersion = number
         }
         settle(device, at: index)
         return work(at: index)
@@ -482,7 +482,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         guard let index = entries.index(forKey: session), !entries.values[index].links.isEmpty,
             !entries.values[index].isOpening
         else { return nil }
-        let isAlone = entries.values[index].version == entries.values[index].toldVersion
+        let isAlone = entries.values[index].version == entries.values[index].reportedVersion
         entries.values[index].isAsleep = isAsleep
         entries.values[index].sleepCount += 1
         entries.values[index].version += 1
@@ -496,7 +496,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
     package mutating func slept(_ session: String, _ number: UInt64, isDone: Bool) -> [Action] {
         guard let index = entries.index(forKey: session), entries.values[index].sleepCount > 0 else { return [] }
         entries.values[index].sleepCount -= 1
-        if isDone, number == entries.values[index].version { entries.values[index].toldVersion = number }
+        if isDone, number == entries.values[index].version { entries.values[index].reportedVersion = number }
         return work(at: index)
     }
 
@@ -554,7 +554,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
     }
 
     private mutating func takes(_ epoch: Epoch, of shard: ShardID) -> Bool {
-        words.takes(epoch, of: shard, known: epochs[Int(shard.rawValue)])
+        ownerMessages.takes(epoch, of: shard, known: epochs[Int(shard.rawValue)])
     }
 
     // MARK: - Requests to owners
@@ -568,18 +568,18 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         let actions: [Action]
         switch ask.content {
         case .register:
-            guard let told = registered(at: index, answer, version) else { return pause(at: index, now) }
-            actions = told
+            guard let registrations = registered(at: index, answer, version) else { return pause(at: index, now) }
+            actions = registrations
         case .unregister:
             if case .failed = answer {
                 guard case .refused = entries.values[index].phase else { return pause(at: index, now) }
             }
-            entries.values[index].toldVersion = version
+            entries.values[index].reportedVersion = version
             actions = []
         case .subscribe(let device), .forget(let device):
-            let isTold = listened(device, at: index, answer, version)
+            let isReported = listened(device, at: index, answer, version)
             settle(device, at: index)
-            guard isTold else { return pause(at: index, now) }
+            guard isReported else { return pause(at: index, now) }
             actions = []
         }
         return actions + work(at: index)
@@ -592,7 +592,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         switch answer {
         case .failed(let error)
         where [.kicked, .boundToOtherUser, .tokenInvalid, .deviceDisabled].contains(error.code):
-            entries.values[index].toldVersion = version
+            entries.values[index].reportedVersion = version
             return drop(at: index, error)
         case .failed:
             return nil
@@ -601,7 +601,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         case .done:
             break
         }
-        entries.values[index].toldVersion = version
+        entries.values[index].reportedVersion = version
         // The owner was asked before the client returned, so its answer does not concern this socket.
         guard version >= entries.values[index].confirmingVersion, !entries.values[index].isConfirmed,
             !entries.values[index].links.isEmpty
@@ -621,7 +621,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
                 entries.values[index].subscriptions[device]?.isWanted = false
             }
         }
-        entries.values[index].subscriptions[device]?.toldVersion = version
+        entries.values[index].subscriptions[device]?.reportedVersion = version
         return true
     }
 
@@ -736,7 +736,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         of device: DeviceID, at index: Dictionary<String, Entry>.Index, _ change: (inout Subscription) -> Void
     ) -> UInt64 {
         var subscription = entries.values[index].subscriptions[device] ?? Subscription()
-        let isAlone = subscription.version == subscription.toldVersion
+        let isAlone = subscription.version == subscription.reportedVersion
         change(&subscription)
         subscription.version += 1
         subscription.askedCount += 1
@@ -749,7 +749,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         guard let subscription = entries.values[index].subscriptions[device], subscription.askedCount == 0 else {
             return
         }
-        if subscription.isToBeTold {
+        if subscription.needsReport {
             guard !subscription.isQueued else { return }
             entries.values[index].subscriptions[device]?.isQueued = true
             entries.values[index].queue.append(device)

@@ -91,17 +91,17 @@ package final class RevocationWatch: Sendable {
     func watch(
         every interval: Duration, wallSeconds: @Sendable () -> Int64, changed: @Sendable () async -> Bool
     ) async {
-        var untold = 0
+        var unreported = 0
         var isFailing = false
         while (try? await Task.sleep(for: interval)) != nil {
             do throws(ApusError) {
-                if try await load(wallSeconds: wallSeconds()) { untold = 2 }
+                if try await load(wallSeconds: wallSeconds()) { unreported = 2 }
                 isFailing = false
             } catch {
                 if !isFailing { log.error("The revocations cannot be read", metadata: Logger.facts(of: error)) }
                 isFailing = true
             }
-            if untold > 0, await changed() { untold -= 1 }
+            if unreported > 0, await changed() { unreported -= 1 }
         }
     }
 }

@@ -39,10 +39,10 @@ extension SessionService {
         }
         perform(ends)
         guard let relayIssuer else { return !hasEnds }
-        let isTold = relayIssuer.endRevoked { user, expires in
+        let isDelivered = relayIssuer.endRevoked { user, expires in
             guard let user = RelayUser(user, expires: expires)?.authority else { return false }
             return list.revokes(user.token, account: user.account, identities: user.identities)
         }
-        return isTold && !hasEnds
+        return isDelivered && !hasEnds
     }
 }

@@ -72,8 +72,8 @@ package final class SessionService: Service, Sendable {
     package let view: ClusterView
     let entities: EntityRegistry
     let transport: Transport
-    /// Learns who may use devices; set once, by the service of events.
-    private let observer = Mutex<(any RelationObserver)?>(nil)
+    /// They learn who may use devices; set once, while the node is made.
+    private let observers = Mutex<[any RelationObserver]>([])
     private let keys: Mutex<SessionKeys>
     private let generation = Atomic<Int>(0)
     package let revocations: RevocationWatch
@@ -312,14 +312,14 @@ package final class SessionService: Service, Sendable {
             }
         state.withLock { $0.edge.relates(session.id, true) }
         defer { state.withLock { $0.edge.relates(session.id, false) } }
-        let observer = observer.withLock(\.self)
-        let before = await observer?.record(of: device)
+        let observers = observers.withLock(\.self)
+        let before = observers.isEmpty ? nil : try? await revocations.records.record(of: device)
         _ = try await ask(.device, device.rawValue, change.message(by: client))
-        await observer?.related(device, change, before: before)
+        for observer in observers { await observer.related(device, change, before: before) }
     }
 
-    /// From now on the observer learns of changes that are requested at this node.
-    package func observe(_ new: any RelationObserver) { observer.withLock { $0 = new } }
+    /// From now on the observers learn of changes that are requested at this node, one after the other.
+    package func observe(_ new: [any RelationObserver]) { observers.withLock { $0 = new } }
 
     /// A grant to play a device. Every node accepts it for ``SessionConfiguration/grantLifetime``, or until the
     /// session's token expires.

@@ -1,5 +1,5 @@
 package import ApusClientAPI
-package import ApusCluster
+import ApusCluster
 package import ApusContract
 package import ApusCore
 package import ApusSessions
@@ -8,7 +8,7 @@ import ApusWire
 import SwiftProtobuf
 import Synchronization
 
-/// What learns of changes of models.
+/// What learns of changes of models: a port.
 ///
 /// Isolation: may be called from any task.
 package protocol ThingObserver: Sendable {
@@ -18,7 +18,7 @@ package protocol ThingObserver: Sendable {
     func changed(_ change: ClientPropertyChanged, of device: DeviceID, at time: Int64?) async
 }
 
-/// What asks devices for values.
+/// What asks devices for values: a port.
 ///
 /// Isolation: may be called from any task.
 package protocol DeviceReader: Sendable {
@@ -41,40 +41,43 @@ package protocol DeviceReader: Sendable {
 /// device reports its own model, hears its topic, and asks for pending settings when it connects.
 ///
 /// Isolation: `Sendable`; the models are entities.
-package struct ThingService: Sendable {
+package struct ThingService: NodeService, RelationObserver {
+    package static let name = "Things"
     private static let collection = EntityCollection<ThingState>("things", kind: .thing, layout: 1)
-    package static let records = RecordCatalogue([collection, ProductRecords.products, ProductRecords.owners])
+    package static let records = RecordCatalogue([collection])
     /// The kind of the topics.
     package static let topicKind = "things"
     /// The longest request: the largest value, with the quotes that JSON in JSON needs.
-    private static let requestByteCountMax = 2 * ThingState.byteCountMax + 4096
+    static let requestByteCountMax = 2 * ThingState.byteCountMax + 4096
 
     /// Events of a device that are kept for clients that were away.
     private static let eventsMax = 32
     /// The bytes of these together. One of the largest value is kept in any case.
     private static let eventByteCountMax = 32 << 10
 
-    private let sessions: SessionService
-    private let topics: TopicService
-    private let products: ProductService
+    let sessions: SessionService
+    let entities: EntityRegistry
+    let view: ClusterView
+    let topics: TopicService
+    let products: ProductService
+    /// Who may use each device.
+    private let devices: SessionRecords
+    let ports: ServicePorts
     private let reader: any DeviceReader
-    private let observer: (any ThingObserver)?
     private let bindings = DeviceBindings()
 
-    package init(
-        sessions: SessionService, topics: TopicService, products: ProductService, reader: any DeviceReader,
-        observer: (any ThingObserver)? = nil
-    ) {
-        (self.sessions, self.topics, self.products, self.observer) = (sessions, topics, products, observer)
-        self.reader = reader
+    package init(_ configuration: NoConfiguration, of node: NodeContext) throws(ApusError) {
+        (sessions, topics, ports) = (node.sessions, node.topics, node.ports)
+        (entities, view) = (node.entities, node.view)
+        devices = SessionRecords(node.records)
+        products = try ports.one(ProductService.self)
+        reader = try ports.one((any DeviceReader).self)
+        node.runtime.register(ThingEntity.definition, in: Self.collection)
+        node.dispatcher.on(ThingRun.self) { [self] _, message throws(ApusError) in try await run(message) }
+        ports.provide(self)
+        ports.provide(self, as: (any RelationObserver).self)
     }
 
-    /// Registers the kind of entity. Called once, before the node is a member.
-    package static func register(with runtime: EntityRuntime) {
-        runtime.register(ThingEntity.definition, in: collection)
-    }
-
-    /// Registers the requests and the topics.
     package func add(to api: inout ClientAPI) {
         addReads(to: &api)
         addWrites(to: &api)
@@ -172,106 +175,13 @@ package struct ThingService: Sendable {
         return (part.text, answer.timeMs)
     }
 
-    private func addWrites(to api: inout ClientAPI) {
-        let most = Self.requestByteCountMax
-        api.on(ClientWritePropertyRequest.self, byteCountMax: most, orderKey: { $0.device }) {
-            request, call throws(ApusError) in
-            var write = ThingWrite.with {
-                ($0.path, $0.json, $0.ifVersion) = (request.path, request.json, request.ifVersion)
-                $0.writer = ThingWriter(call.session)
-            }
-            return try await change(request.device, call) { device, since throws(ApusError) in
-                write.dataSinceMs = since
-                return try await send(checked: write, to: device, call)
-            }
-        }
-        api.on(ClientAddUserPropertyRequest.self, byteCountMax: most, orderKey: { $0.device }) {
-            request, call throws(ApusError) in
-            try await change(request.device, call) { device, since throws(ApusError) in
-                let add = ThingAddUser.with {
-                    ($0.name, $0.json, $0.dataSinceMs) = (request.name, request.json, since)
-                }
-                return try await send(add, to: device, call)
-            }
-        }
-        api.on(ClientDeleteUserPropertyRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
-            try await change(request.device, call) { device, since throws(ApusError) in
-                let delete = ThingDeleteUser.with { ($0.name, $0.dataSinceMs) = (request.name, since) }
-                return try await send(delete, to: device, call)
-            }
-        }
-        api.on(ClientReportPropertyRequest.self, byteCountMax: most, orderKey: { _ in "things.report" }) {
-            request, call throws(ApusError) in
-            var report = ThingReport.with {
-                ($0.path, $0.json, $0.receivedVersion) = (request.path, request.json, request.receivedVersion)
-            }
-            return try await change("", call) { device, since throws(ApusError) in
-                report.dataSinceMs = since
-                return try await send(checked: report, to: device, call)
-            }
-        }
-    }
-
-    /// Changes the model and publishes the change. A client that repeats the request repeats the event, with the same
-    /// versions.
-    private func change(
-        _ text: String, _ call: ClientCall, _ send: (DeviceID, _ since: UInt64) async throws(ApusError) -> ThingChanged
-    ) async throws(ApusError) -> ClientWritePropertyResponse {
-        let device = try Self.device(text, call.session)
-        let changed = try await send(device, try await access(to: device, for: call.session, control: true).dataSince)
-        if changed.version > changed.previousVersion {
-            try await publish(changed, of: device, request: call.request, timeout: try call.timeLeft())
-        }
-        return .with { ($0.version, $0.pending) = (changed.version, changed.isPending) }
-    }
-
-    private func send<M: EntityMessage>(
-        _ message: M, to device: DeviceID, _ call: ClientCall
-    ) async throws(ApusError) -> ThingChanged where M.Reply == ThingChanged {
-        try await products.thing(device).ask(message, timeout: try call.timeLeft(), call: call.entityCall)
-    }
-
-    /// Sends a change that the schema of the device's product allows.
-    private func send<M: CheckedChange>(
-        checked message: M, to device: DeviceID, _ call: ClientCall
-    ) async throws(ApusError) -> ThingChanged {
-        let path = try ThingPath(message.path)
-        // The model refuses the others.
-        guard let root = path.root, path.name != nil, M.checkedRoots.contains(root) else {
-            return try await send(message, to: device, call)
-        }
-        let part = try ThingPart(path, message.json)
-        return try await products.change(part, of: device) { product throws(ApusError) in
-            var message = message
-            message.checkedProduct = product
-            return try await send(message, to: device, call)
-        }
-    }
-
-    /// A device whose id is too long for a topic has none.
-    private func publish(
-        _ changed: ThingChanged, of device: DeviceID, request: RequestID?, timeout: Duration
-    ) async throws(ApusError) {
-        let event = ClientPropertyChanged.with {
-            ($0.device, $0.path, $0.json) = (device.rawValue, changed.path, changed.json)
-            ($0.version, $0.previousVersion, $0.pending) = (
-                changed.version, changed.previousVersion, changed.isPending
-            )
-        }
-        let topic = ClientTopic(kind: Self.topicKind, key: device.rawValue)
-        if topic.description.utf8.count <= ClientTopic.byteCountMax {
-            try await topics.publish(
-                event, to: topic, version: event.version, after: event.previousVersion,
-                generation: changed.dataSinceMs, request: request, timeout: timeout)
-        }
-        await observer?.changed(event, of: device, at: changed.changedMs > 0 ? changed.changedMs : nil)
-    }
-
     // MARK: - Who may
 
-    /// The accounts that may use the device have changed. If this fails, the data of a former account is wiped with the
-    /// next message to the model, and what others have written is withdrawn when the device asks for it.
-    package func rightsChanged(of device: DeviceID, dataSince since: UInt64) async {
+    /// Wipes the data of former accounts, and withdraws what others have written. If this fails, the data is wiped with
+    /// the next message to the model, and the rest is withdrawn when the device asks for it.
+    package func related(_ device: DeviceID, _ change: DeviceRelationChange, before: DeviceRecord?) async {
+        guard change.endsRights(before: before) else { return }
+        let since = (try? await devices.record(of: device))?.dataSince ?? 0
         if since > 0 {
             let wipe = ThingWithdraw.with { $0.dataSinceMs = since }
             _ = try? await products.thing(device).ask(wipe, timeout: Self.rightsTimeout)
@@ -314,7 +224,7 @@ package struct ThingService: Sendable {
     }
 
     /// The device that a request concerns: the one that asks, or the named one. Throws 12004, 21031.
-    private static func device(_ text: String, _ session: Session) throws(ApusError) -> DeviceID {
+    static func device(_ text: String, _ session: Session) throws(ApusError) -> DeviceID {
         guard let own = session.device else { return try DeviceID(checking: text, "the device's id") }
         guard text.isEmpty || text == own.rawValue else {
             throw ApusError(.notAllowed, "a device has access to its own model only")
@@ -324,12 +234,10 @@ package struct ThingService: Sendable {
 
     /// Whether the device is online, and since when its data is that of its account. Throws 8002, 8003, 12001 and 12004
     /// if the session may not know.
-    private func access(
-        to device: DeviceID, for session: Session, control: Bool = false
-    ) async throws(ApusError) -> DeviceAccess {
+    func access(to device: DeviceID, for session: Session) async throws(ApusError) -> DeviceAccess {
         guard let own = session.device else {
             try sessions.use(device, in: session)
-            return try await sessions.access(to: device, for: session.account, control: control).get()
+            return try await sessions.access(to: device, for: session.account, control: false).get()
         }
         guard own == device else { throw ApusError(.notAllowed, "a device hears of its own model only") }
         let since = try await bindings.dataSince(of: session, sessions)
@@ -359,21 +267,4 @@ private final class DeviceBindings: Sendable {
         known.withLock { $0[key] = record.dataSince }
         return record.dataSince
     }
-}
-
-/// A change whose value a schema may exclude.
-private protocol CheckedChange: EntityMessage where Reply == ThingChanged {
-    /// Where it may change something that has a schema.
-    static var checkedRoots: [ThingRoot] { get }
-    var path: String { get }
-    var json: String { get }
-    var checkedProduct: String { get set }
-}
-
-extension ThingWrite: CheckedChange {
-    fileprivate static let checkedRoots: [ThingRoot] = [.writable]
-}
-
-extension ThingReport: CheckedChange {
-    fileprivate static let checkedRoots: [ThingRoot] = [.readonly, .writable, .action]
 }

@@ -267,7 +267,7 @@ extension ClusterSimulation {
                 if mutant == .movesBeforeSwap {
                     for move in moves {
                         guard let target = runningProcess(of: move.target) else { continue }
-                        sendOverLink(.toldToOwn(move), from: process, to: target)
+                        sendOverLink(.askedToOwn(move), from: process, to: target)
                     }
                 }
                 propose(.handOver(moves), waiter: .moves(moves, .owner), at: process)

@@ -118,7 +118,7 @@ extension ClusterSimulation {
         case .replicaReady(let move): replicaReady(move, at: process)
         case .callsEnded(let move, let deadline): callsEnded(move, until: deadline, at: process)
         case .holdAnswered(let move, let isDone): handover(isDone ? .held(move) : .holdFailed(move), at: process)
-        case .toldToOwn(let move): write(to: Int(move.shard.rawValue), epoch: move.epoch + 1, by: process)
+        case .askedToOwn(let move): write(to: Int(move.shard.rawValue), epoch: move.epoch + 1, by: process)
         case .writeRefused: ownership(.refresh, at: process)
         case .replicaAwaited(let move, let deadline): awaitReplica(move, until: deadline, at: process)
         case .quietAwaited(let move, let deadline): awaitQuiet(move, until: deadline, at: process)

@@ -217,7 +217,7 @@ package final class ClusterSimulation: SimulationRun {
         case .bound(let id): checkBound(of: id)
         case .work(let work): work.run()
         case .tick, .datagram, .linkUp, .linkLost, .connectRefused, .dial, .answer, .announced, .replicaReady,
-            .callsEnded, .holdAnswered, .toldToOwn, .writeRefused, .resume, .replicaAwaited, .quietAwaited,
+            .callsEnded, .holdAnswered, .askedToOwn, .writeRefused, .resume, .replicaAwaited, .quietAwaited,
             .joinRetried:
             break
         }

@@ -18,7 +18,7 @@ enum SimulationEvent {
     /// The calls to a held shard's entities, whose end its owner awaits until then, have ended.
     case callsEnded(ShardMove, until: MonotonicTime)
     case holdAnswered(ShardMove, isDone: Bool)
-    case toldToOwn(ShardMove)
+    case askedToOwn(ShardMove)
     case write(FencedWrite)
     case writeRefused
     case resume
@@ -60,7 +60,7 @@ enum SimulationEvent {
         case .replicaReady: 11
         case .callsEnded: 12
         case .holdAnswered: 13
-        case .toldToOwn: 14
+        case .askedToOwn: 14
         case .write: 15
         case .writeRefused: 16
         case .resume: 17

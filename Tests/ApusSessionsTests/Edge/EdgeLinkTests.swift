@@ -39,7 +39,7 @@ struct EdgeLinkTests {
         #expect(bench.machine.held("s")?.links == [1, 2])
         #expect(bench.machine.closed("s", 2).isEmpty)
         bench.settle()
-        #expect(bench.machine.held("s")?.links == [1] && bench.machine.held("s")?.isTold == true)
+        #expect(bench.machine.held("s")?.links == [1] && bench.machine.held("s")?.isReported == true)
     }
 
     @Test("Two sockets, in whatever order they are chosen and closed: the owner hears when the last one is gone")

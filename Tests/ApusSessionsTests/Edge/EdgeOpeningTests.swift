@@ -28,11 +28,11 @@ struct EdgeOpeningTests {
     @Test("It has the order that its owner gave it, is confirmed, and nothing more is told")
     func opens() {
         var bench = opening()
-        #expect(bench.machine.held("s")?.isTold == false)
+        #expect(bench.machine.held("s")?.isReported == false)
         let result = opened(&bench, .success(Bench.order(5)))
         #expect(result.order == Bench.order(5) && result.said.isEmpty)
         let held = bench.machine.held("s")
-        #expect(held?.links == [1] && held?.isConfirmed == true && held?.isTold == true)
+        #expect(held?.links == [1] && held?.isConfirmed == true && held?.isReported == true)
         #expect(held?.order == Bench.order(5))
     }
 
@@ -98,7 +98,7 @@ struct EdgeOpeningTests {
         #expect(result.order == Bench.order(5) && result.said == [.ask(.register(isAsleep: false), "s")])
         #expect(bench.asks.first?.session.order == Bench.order(5), "it shows the order that it was given")
         #expect(bench.answer(.registered(Bench.order(5))).isEmpty)
-        #expect(bench.machine.held("s")?.isTold == true)
+        #expect(bench.machine.held("s")?.isReported == true)
     }
 
     @Test("A session that is revoked while it is opened ends at once, and is not opened")

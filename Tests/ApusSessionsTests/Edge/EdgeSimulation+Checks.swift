@@ -25,7 +25,7 @@ extension EdgeSimulation {
                 continue
             }
             if held.links != openLinks(at: place) { fail("\(place) has sockets \(held.links)") }
-            if !held.isTold { fail("\(place) is not told") }
+            if !held.isReported { fail("\(place) is not told") }
             if !held.isConfirmed { fail("\(place) is not confirmed") }
             if !isCrossed.contains(place), Set(held.devices) != granted[place] ?? [] {
                 fail("\(place) listens to \(held.devices), and its client was told \(granted[place] ?? [])")

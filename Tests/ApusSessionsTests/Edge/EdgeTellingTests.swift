@@ -73,7 +73,7 @@ struct EdgeTellingTests {
         _ = bench.fail()
         _ = bench.pauseEnds()
         #expect(bench.machine.answered(first, .registered(Bench.order(5)), now: bench.now).isEmpty)
-        #expect(bench.machine.held("s")?.isTold == false)
+        #expect(bench.machine.held("s")?.isReported == false)
     }
 
     @Test(
@@ -119,7 +119,7 @@ struct EdgeTellingTests {
         #expect(bench.map([Bench.shard: 3]).isEmpty)
         #expect(bench.answer(.registered(Bench.order(5))) == [register])
         #expect(bench.answer(.registered(Bench.order(5))).isEmpty)
-        #expect(bench.machine.held("s")?.isTold == true)
+        #expect(bench.machine.held("s")?.isReported == true)
     }
 
     @Test("A change of any shard is seen, for sessions and for what they listen to")
@@ -159,7 +159,7 @@ struct EdgeTellingTests {
         #expect(bench.fail() == [.wait(.milliseconds(50))])
         #expect(bench.pauseEnds() == [listen])
         #expect(bench.answer(.done).isEmpty)
-        #expect(bench.machine.held("s")?.isTold == true && bench.machine.held("s")?.devices == [Bench.camera])
+        #expect(bench.machine.held("s")?.isReported == true && bench.machine.held("s")?.devices == [Bench.camera])
     }
 
     @Test("A map that comes while the owner answers a subscription: the next owner is told too")
@@ -182,9 +182,9 @@ struct EdgeTellingTests {
             let said = bench.said(bench.machine.forgotten("s", Bench.camera, number, isDone: true))
             #expect(said == (isAnswerFirst ? [forget] : []))
             if !isAnswerFirst { #expect(bench.answer(.done) == [forget]) }
-            #expect(bench.machine.held("s")?.devices == [] && bench.machine.held("s")?.isTold == false)
+            #expect(bench.machine.held("s")?.devices == [] && bench.machine.held("s")?.isReported == false)
             #expect(bench.answer(.done).isEmpty)
-            #expect(bench.machine.held("s")?.isTold == true)
+            #expect(bench.machine.held("s")?.isReported == true)
             #expect(bench.map([cameraShard: 3]).isEmpty, "nothing is left of it")
         }
     }
@@ -195,7 +195,7 @@ struct EdgeTellingTests {
         bench.subscribe("s", Bench.camera)
         let number = try required(bench.machine.forgetting("s", Bench.camera))
         #expect(bench.machine.forgotten("s", Bench.camera, number, isDone: true).isEmpty)
-        #expect(bench.machine.held("s")?.isTold == true)
+        #expect(bench.machine.held("s")?.isReported == true)
         #expect(bench.machine.forgetting("s", Bench.camera) == nil)
     }
 
@@ -217,7 +217,7 @@ struct EdgeTellingTests {
             var bench = bench()
             let number = try asking(&bench)
             #expect(bench.machine.subscribed("s", Bench.camera, number, ApusError(code)).isEmpty)
-            #expect(bench.machine.held("s")?.devices == [] && bench.machine.held("s")?.isTold == true)
+            #expect(bench.machine.held("s")?.devices == [] && bench.machine.held("s")?.isReported == true)
         }
     }
 
@@ -279,7 +279,7 @@ struct EdgeTellingTests {
         bench.subscribe("s", Bench.camera)
         _ = bench.map([cameraShard: 2])
         #expect(bench.fail(code).isEmpty)
-        #expect(bench.machine.held("s")?.devices == [] && bench.machine.held("s")?.isTold == true)
+        #expect(bench.machine.held("s")?.devices == [] && bench.machine.held("s")?.isReported == true)
     }
 
     @Test("Subscriptions of one session are bounded: one more is refused with 10007 (D13)")
@@ -298,7 +298,7 @@ struct EdgeTellingTests {
         var bench = bench()
         let number = try required(bench.machine.sleeping("s", true))
         #expect(bench.machine.slept("s", number, isDone: true).isEmpty)
-        #expect(bench.machine.held("s")?.isTold == true && bench.machine.held("s")?.isAsleep == true)
+        #expect(bench.machine.held("s")?.isReported == true && bench.machine.held("s")?.isAsleep == true)
         #expect(bench.map([Bench.shard: 2]) == [.ask(.register(isAsleep: true), "s")])
     }
 
@@ -310,7 +310,7 @@ struct EdgeTellingTests {
         #expect(bench.answer(.registered(Bench.order(5))).isEmpty)
         #expect(bench.said(bench.machine.slept("s", number, isDone: true)) == [.ask(.register(isAsleep: true), "s")])
         bench.settle()
-        #expect(bench.machine.held("s")?.isTold == true)
+        #expect(bench.machine.held("s")?.isReported == true)
     }
 
     @Test("Sleep and waking that cross each other: the owner is told the last of them")

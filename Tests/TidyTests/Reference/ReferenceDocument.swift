@@ -45,7 +45,7 @@ struct ReferenceDocument: Sendable, CustomStringConvertible {
             \(PrometheusMetrics.seriesPerFamilyMax) series; further label values share the series `overflow="true"`.
 
             """
-        for section in MetricCatalogue.sections {
+        for section in ProgramServices.metrics {
             text += "\n## \(section.title)\n\n"
             text += table(
                 ["name", "type", "unit", "labels", "meaning"],

@@ -1,5 +1,6 @@
 import ApusConfiguration
 import ApusCore
+import ApusNodeConfiguration
 import Foundation
 import Testing
 
@@ -64,7 +65,7 @@ struct ReferenceTests {
     @Test("Every metric that a document names exists")
     func namedMetrics() {
         #expect(Self.documents.count > 10)
-        let values = MetricCatalogue.sections.flatMap(\.metrics).flatMap(\.labels).map(\.values).joined(separator: " ")
+        let values = ProgramServices.metrics.flatMap(\.metrics).flatMap(\.labels).map(\.values).joined(separator: " ")
         for file in Self.documents {
             for match in file.text.matches(of: /\b(?:apus|process)_[a-z0-9_]+\b/.wordBoundaryKind(.simple)) {
                 let name = String(match.0)

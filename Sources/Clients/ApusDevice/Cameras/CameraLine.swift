@@ -51,7 +51,7 @@ package struct CameraLine {
     private var tracks: [Track] = []
     /// One for all connections. The clocks of the tracks decide what is a jump.
     private var timeline = MediaTimeline(trackCount: 0, pauseMax: MediaTimeline.lineMax)
-    private var told: [TrackConfiguration] = []
+    private var announced: [TrackConfiguration] = []
     private var hasKey = false
     /// This connection has a frame on the time line.
     private var hasFrame = false
@@ -110,15 +110,15 @@ package struct CameraLine {
             guard known.count == tracks.count else { return [] }
             isConfigured = true
             for (index, configuration) in known.enumerated()
-            where told.count != known.count || told[index] != configuration {
+            where announced.count != known.count || announced[index] != configuration {
                 events.append(.configuration(track: UInt8(index), configuration))
             }
-            told = known
+            announced = known
         }
         let isVideo = tracks[index].isVideo
         if let changed = shaped.configuration {
             // It holds also if its frame is not sent.
-            told[index] = changed
+            announced[index] = changed
             events.append(.configuration(track: UInt8(index), changed))
         }
         if isVideo, frame.isKey { hasKey = true }

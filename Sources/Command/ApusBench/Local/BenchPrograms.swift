@@ -38,6 +38,17 @@ enum BenchPrograms {
         return path
     }
 
+    /// Runs a verb on a thread of its own, so that the tasks of a load go on.
+    ///
+    /// - Throws: as ``FailoverStage/run(_:_:)``.
+    static func run(_ program: String, _ arguments: [String]) async throws {
+        try await withCheckedThrowingContinuation { (continuation: CheckedContinuation<Void, any Error>) in
+            Thread.detachNewThread {
+                continuation.resume(with: Result { try FailoverStage.run(program, arguments) })
+            }
+        }
+    }
+
     /// This program, for the separate processes of a benchmark.
     static var own: String { NodeProcess.executable }
 

@@ -18,6 +18,7 @@ struct BenchPropertiesCommand: AsyncParsableCommand {
     @Option(help: "Run this number of rounds and report medians.") var rounds = 3
     @Option(help: "Let one of this number of writes be an alarm of the device; 0: none.") var alarmEach = 0
     @Option(help: "Kill a node this number of times, each node in turn, and check every event.") var kills = 0
+    @Option(help: "Upgrade the nodes to this program during the writes, and check every event.") var upgrade: String?
     @Option(help: "Set the first port of the cluster.") var basePort = 29_400
     @Flag(help: "Print one JSON object as the last line.") var json = false
 
@@ -32,6 +33,7 @@ struct BenchPropertiesCommand: AsyncParsableCommand {
             scope.onEnd { stage.down() }
             let load = try await PropertyLoad(stage, devices: options.devices, apps: options.apps)
             defer { load.close() }
+            if let program = options.upgrade { return try await options.upgrade(stage, to: program, load) }
             return options.kills > 0 ? try await options.kill(stage, load) : try await options.measure(load)
         }
         guard isClean else { throw ExitCode.failure }
@@ -70,7 +72,22 @@ struct BenchPropertiesCommand: AsyncParsableCommand {
             try stage.restart()
             BenchScope.say("killed \(names[number % names.count]) (\(number + 1)/\(kills))")
         }
-        let values = try await load.check(await outcomes)
+        return try await check(await outcomes, load)
+    }
+
+    /// The nodes were started with the program of `APUS`, such as that of the release before.
+    private func upgrade(_ stage: SignInStage, to program: String, _ load: PropertyLoad) async throws -> Bool {
+        async let outcomes = load.run(rate: rate, seconds: seconds, alarmEach: alarmEach)
+        try await Task.sleep(for: .seconds(2))
+        let began = MonotonicTime.now()
+        try await BenchPrograms.run(
+            program, ["cluster", "upgrade", "--binary", program, "--dir", stage.local.directory.path])
+        BenchScope.say("the nodes were upgraded in \((MonotonicTime.now() - began).milliseconds / 1000) s")
+        return try await check(await outcomes, load)
+    }
+
+    private func check(_ outcomes: [PropertyLoad.Outcome], _ load: PropertyLoad) async throws -> Bool {
+        let values = try await load.check(outcomes)
         try report(values)
         return values.allSatisfy { $0.1.hasSuffix("_ms") || $0.1 == "writes" || $0.1 == "alarms" || $0.2 == 0 }
     }

@@ -62,7 +62,7 @@ struct BenchUpgradeCommand: AsyncParsableCommand {
             try await Task.sleep(for: .seconds(5))
             BenchScope.say("the loads run; the upgrade begins")
             let begin = MonotonicTime.now()
-            try await Self.upgrade(
+            try await BenchPrograms.run(
                 program, ["cluster", "upgrade", "--binary", next, "--dir", stage.local.directory.path])
             let end = MonotonicTime.now()
             try await Task.sleep(for: .seconds(3))
@@ -104,15 +104,6 @@ struct BenchUpgradeCommand: AsyncParsableCommand {
         try file.seekToEnd()
         try file.write(contentsOf: Data([0]))
         try file.close()
-    }
-
-    /// Runs the verb on a thread of its own, so that the loads' tasks go on.
-    private static func upgrade(_ program: String, _ arguments: [String]) async throws {
-        try await withCheckedThrowingContinuation { (continuation: CheckedContinuation<Void, any Error>) in
-            Thread.detachNewThread {
-                continuation.resume(with: Result { try FailoverStage.run(program, arguments) })
-            }
-        }
     }
 }
 

@@ -26,14 +26,14 @@ final class ChangeLoad: Sendable {
 
     struct Seen: Sendable {
         var changes: [Change] = []
-        /// Changes that were not acknowledged within ``ChangeLoad/patience``, with the last error.
+        /// Changes that were not acknowledged within ``ChangeLoad/timeout``, with the last error.
         var failures: [String] = []
         /// Attempts that failed and were repeated.
         var repeatedCount = 0
     }
 
     /// How long a change may take.
-    static let patience = Duration.seconds(10)
+    static let timeout = Duration.seconds(10)
     private static let retryDelay = Duration.milliseconds(20)
     private static let doorCount = 2_000
 
@@ -110,7 +110,7 @@ final class ChangeLoad: Sendable {
                 }
                 return
             } catch {
-                guard MonotonicTime.now() - due < Self.patience else {
+                guard MonotonicTime.now() - due < Self.timeout else {
                     seen.withLock { seen in
                         seen.failures.append("\(error)")
                         seen.repeatedCount += repeated
@@ -148,7 +148,7 @@ final class AllocationLoad: Sendable {
     /// Every so many messages a client refreshes its allocation, and sees a redirect.
     private static let refreshRounds = 3
     /// How long a client tries to keep its allocation.
-    private static let patience = Duration.seconds(10)
+    private static let timeout = Duration.seconds(10)
 
     private let threads: [OSThread]
     private let shared: Shared
@@ -238,7 +238,7 @@ final class AllocationLoad: Sendable {
             return true
         }
         var last = ApusError(.unavailable)
-        while MonotonicTime.now() - asked < patience {
+        while MonotonicTime.now() - asked < timeout {
             for endpoint in endpoints {
                 do throws(ApusError) {
                     try client.client.goOn(at: endpoint)

@@ -30,11 +30,6 @@ extension MetricCatalogue {
         .counter(
             "apus_topic_gaps_total", "events",
             "Events for this node's clients after one that was never published, or came too late to be in order."),
-        .counter(
-            "apus_command_deliveries_total", "commands",
-            "Commands that were handed to connections of devices, repetitions included."),
-        .gauge("apus_command_connections", "connections", "Connections of devices that take commands at this node."),
-        .gauge("apus_command_waiting", "requests", "Requests at this node that wait for a device."),
         .counter("apus_trace_spans_exported_total", "spans", "Spans that the collector of traces took."),
         .counter(
             "apus_trace_spans_dropped_total", "spans",

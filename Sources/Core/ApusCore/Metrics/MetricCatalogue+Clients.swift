@@ -4,68 +4,9 @@ extension MetricCatalogue {
             "apus_sessions_refused_total", "requests",
             "Sessions and subscriptions that were refused because a bound was reached (10007)."),
         .gauge("apus_sessions_revocations", "revocations", "Revocations that are in effect."),
-        .counter("apus_calls_placed_total", "calls", "Calls that clients of this node have placed."),
-        .counter("apus_calls_notices_total", "events", "Notices of calls that this node has sent to clients."),
-        .gauge("apus_calls_connections", "connections", "Connections of clients that take calls."),
-        .gauge("apus_calls_media_clients", "clients", "Clients of this node that may publish and play in a call."),
-        .counter(
-            "apus_answering_messages_total", "messages",
-            [
-                .init(
-                    "result",
-                    "`stored`, `empty` because the caller sent nothing, or `failed` because of the record store")
-            ],
-            "Messages that answering machines have taken at this node, by how they ended."),
-        .counter(
-            "apus_answering_messages_cut_total", "messages",
-            "Messages that had their largest size (`answering.message_bytes_max`)."),
-        .counter(
-            "apus_answering_refused_total", "calls",
-            "Calls that no answering machine takes, because it has too many messages (`answering.messages_max`)."),
-        .gauge("apus_answering_recordings", "messages", "Messages that this node records."),
-        .counter(
-            "apus_push_sent_total", "messages",
-            [.init("result", "`accepted` or `refused` by the webhook, `expired`, `cancelled` or `dropped`")],
-            "Push notifications of calls that have ended, by how."),
-        .counter("apus_push_attempts_failed_total", "attempts", "Requests to the webhook that it did not accept."),
-        .gauge("apus_push_waiting", "messages", "Push notifications that the webhook has not answered yet."),
-        .counter("apus_events_published_total", "events", "Events that went to the topics of accounts."),
-        .counter(
-            "apus_hook_events_total", "events",
-            [
-                .init(
-                    "result",
-                    "`written`; `delivered`, `put_aside` (refused by the endpoint), `expired` (`hooks.keep_time`) or "
-                        + "`dropped` (`hooks.queue_max`, `hooks.queue_bytes_max`, `hooks.failed_max`)"
-                )
-            ],
-            "Events for the hooks of integrators, by what became of them."),
-        .counter(
-            "apus_hook_attempts_failed_total", "attempts", "Requests with events that an endpoint did not accept."),
-        .counter(
-            "apus_server_messages_total", "messages",
-            [.init("result", "`answered`, `failed` (21002, 21005), or `refused` because too many waited (10007)")],
-            "Raw data of apps and devices for servers of integrators, by what became of them."),
         .counter(
             "apus_accounts_refused_total", "requests",
             "Requests of integrators that reached a bound of keys, users or revocations (10007)."),
-        .counter("apus_firmware_read_bytes_total", "bytes", "Bytes of firmware that devices have read."),
-        .counter("apus_firmware_uploaded_bytes_total", "bytes", "Bytes of firmware that integrators have uploaded."),
-        .counter(
-            "apus_firmware_outcomes_total", "devices", [.init("outcome", "`installed`, `failed`")],
-            "Outcomes of updates that devices have reported, repetitions not included."),
-        .counter("apus_firmware_stopped_total", "versions", "Roll-outs that were stopped by their failures."),
-        .counter(
-            "apus_firmware_refused_total", "requests",
-            "Requests about firmware that reached a bound of bytes, versions, groups or checks (10007)."),
-        .counter(
-            "apus_schema_refused_total", "requests",
-            "Writes, reports and actions that the schema of the device's product did not allow (20101, 20102)."),
-        .counter(
-            "apus_schema_repeated_total", "requests",
-            "Writes and reports that were checked again: the device had another product than this node knew."),
-        .counter(
-            "apus_schema_reads_total", "reads", "Reads of records for schemas and products that had expired."),
         .counter(
             "apus_sessions_revoked_total", "sessions",
             "Sessions that a revocation ended, and sign-ins that a revocation refused."),
@@ -96,7 +37,9 @@ extension MetricCatalogue {
         .counter(
             "apus_channel_promotions_total", "channels",
             "Channels of which this node became the primary in place of another node."),
-        .counter("apus_channel_copies_opened_total", "copies", "Copies of channels that were opened at standbys."),
+        .counter(
+            "apus_channel_copies_opened_total", "copies",
+            "Copies of channels that were opened at standbys and candidates."),
         .gauge("apus_channel_ring_bytes", "bytes", "Bytes of frames that the channels of this node keep."),
         .counter(
             "apus_channel_rings_shortened_total", "rings",

@@ -33,43 +33,45 @@ package struct MetricDescription: Sendable, Hashable {
         self.help = help
     }
 
-    static func counter(_ name: String, _ unit: String, _ help: String) -> Self {
+    package static func counter(_ name: String, _ unit: String, _ help: String) -> Self {
         Self(name: name, kind: .counter, unit: unit, help: help)
     }
 
-    static func counter(_ name: String, _ unit: String, _ labels: [Label], _ help: String) -> Self {
+    package static func counter(_ name: String, _ unit: String, _ labels: [Label], _ help: String) -> Self {
         Self(name: name, kind: .counter, unit: unit, labels: labels, help: help)
     }
 
-    static func gauge(_ name: String, _ unit: String, _ help: String) -> Self {
+    package static func gauge(_ name: String, _ unit: String, _ help: String) -> Self {
         Self(name: name, kind: .gauge, unit: unit, help: help)
     }
 
-    static func gauge(_ name: String, _ unit: String, _ labels: [Label], _ help: String) -> Self {
+    package static func gauge(_ name: String, _ unit: String, _ labels: [Label], _ help: String) -> Self {
         Self(name: name, kind: .gauge, unit: unit, labels: labels, help: help)
     }
 
-    static func histogram(_ name: String, _ unit: String, _ help: String) -> Self {
+    package static func histogram(_ name: String, _ unit: String, _ help: String) -> Self {
         Self(name: name, kind: .histogram, unit: unit, help: help)
     }
 
-    static func histogram(_ name: String, _ unit: String, _ labels: [Label], _ help: String) -> Self {
+    package static func histogram(_ name: String, _ unit: String, _ labels: [Label], _ help: String) -> Self {
         Self(name: name, kind: .histogram, unit: unit, labels: labels, help: help)
     }
 }
 
-/// Every metric family that the program exports (D13).
+/// The metric families of a node without those of its services, which stand beside each service (D13).
 ///
-/// `/metrics` takes its help texts from here, and docs/reference/metrics.md is made from here. A tidy test compares the
-/// catalogue with the instruments in the sources, in both directions.
+/// `/metrics` takes its help texts from here and from the services, and docs/reference/metrics.md is made from both. A
+/// tidy test compares them with the instruments in the sources, in both directions.
 package enum MetricCatalogue {
     /// The metrics of one part of a node.
     package struct Section: Sendable {
         package let title: String
         package let metrics: [MetricDescription]
+
+        package init(title: String, metrics: [MetricDescription]) { (self.title, self.metrics) = (title, metrics) }
     }
 
-    /// All metrics, in the order of the reference.
+    /// These metrics, in the order of the reference.
     package static let sections: [Section] = [
         Section(title: "Cluster", metrics: cluster),
         Section(title: "Ownership in etcd", metrics: etcd),
@@ -87,7 +89,11 @@ package enum MetricCatalogue {
         Section(title: "Node and process", metrics: process),
     ]
 
-    /// All metrics by name.
-    package static let byName: [String: MetricDescription] = Dictionary(
-        uniqueKeysWithValues: sections.flatMap(\.metrics).map { ($0.name, $0) })
+    /// These metrics by name.
+    package static let byName = byName(sections)
+
+    /// The metrics of sections by name.
+    package static func byName(_ sections: [Section]) -> [String: MetricDescription] {
+        Dictionary(uniqueKeysWithValues: sections.flatMap(\.metrics).map { ($0.name, $0) })
+    }
 }

@@ -5,6 +5,14 @@ import ApusWire
 import NIOCore
 import Synchronization
 
+/// The result of a message at a host.
+enum OnReceived {
+    case handled
+    case methodUnknown
+    case moved
+    case overloaded
+}
+
 /// All entities of one kind on this node, by shard. The cost of a moved shard or a new map is proportional to what
 /// moves, not to the number of entities.
 ///

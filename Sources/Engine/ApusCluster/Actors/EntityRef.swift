@@ -285,3 +285,11 @@ package struct EntityRef<Entity: Actor>: Sendable {
         }
     }
 }
+
+extension EntityRegistry {
+    /// A reference to an entity at any node. It is cheap to create and may be kept.
+    package func ref<Entity: Actor>(_ type: Entity.Type, _ address: EntityAddress) -> EntityRef<Entity> {
+        let host = host(address.kind).flatMap { $0.holds(type) ? $0 : nil }
+        return EntityRef(address: address, registry: self, host: host)
+    }
+}

@@ -15,14 +15,6 @@ enum CallRoute: Sendable {
     case nowhere
 }
 
-/// The result of a message at a host.
-enum OnReceived {
-    case handled
-    case methodUnknown
-    case moved
-    case overloaded
-}
-
 /// The entities of this node. They are plain actors, created when their first message arrives, under the epoch of their
 /// shard. They are released when they are idle or their shard leaves (D1, D5).
 ///
@@ -109,34 +101,6 @@ package final class EntityRegistry: Sendable {
         _ build: (inout EntityHandlers<Entity>) -> Void
     ) {
         register(kind, options: EntityOptions(make: make, passivateAfter: passivateAfter), build)
-    }
-
-    /// Adds a kind of entity whose state outlives its activations (D15). Call before the first message arrives.
-    ///
-    /// - Parameters:
-    ///   - states: stores the kind's states, as durably as its durability requires.
-    ///   - reminded: called when reminders were set, cancelled or delivered, once that is durable; must not block.
-    /// - Precondition: the kind has no host yet.
-    package func register<Content: EntityContent>(
-        _ definition: EntityDefinition<Content>, states: any EntityStates<Content>,
-        reminded: @escaping @Sendable ([ReminderChange]) -> Void = { _ in }
-    ) {
-        let ways = EntityWays(
-            definition: definition, states: states, registry: self, reminded: reminded,
-            wallMilliseconds: { [view] in view.clock.wallMilliseconds() })
-        var options = EntityOptions<EntityCell<Content>>(
-            make: { EntityCell($0, ways) }, passivateAfter: definition.passivateAfter)
-        options.mailboxCountMax = definition.callCountMax
-        options.deactivated = { await $0.leave() }
-        register(definition.kind, options: options) { handlers in
-            for registration in definition.registrations { registration(&handlers) }
-        }
-    }
-
-    /// A reference to an entity at any node. It is cheap to create and may be kept.
-    package func ref<Entity: Actor>(_ type: Entity.Type, _ address: EntityAddress) -> EntityRef<Entity> {
-        let host = host(address.kind).flatMap { $0.holds(type) ? $0 : nil }
-        return EntityRef(address: address, registry: self, host: host)
     }
 
     /// The number of active entities of all kinds.
@@ -317,7 +281,7 @@ package final class EntityRegistry: Sendable {
 
     private var hosts: [EntityHost] { state.withLock { $0.hosts } }
 
-    private func host(_ kind: EntityKind) -> EntityHost? {
+    func host(_ kind: EntityKind) -> EntityHost? {
         state.withLock { $0.hostsByKind[Int(kind.rawValue)] }
     }
 

@@ -5,67 +5,10 @@ import NIOCore
 import SwiftProtobuf
 import Synchronization
 
-/// A message on its way through an entity.
-///
-/// Isolation: immutable. The closures that it holds are called once.
-final class EntityWork<Content: EntityContent>: Sendable {
-    /// The result of a handler.
-    struct Outcome: Sendable {
-        /// The answer to a repetition of the request; nil if the request failed.
-        var answer: RequestMemory.Answer?
-        var isFailure = false
-        /// Sends the answer.
-        var send: @Sendable () -> Void
-    }
-
-    enum Body: Sendable {
-        case change(@Sendable (inout Content, inout EntityScope) -> Outcome)
-        case read(@Sendable (Content, EntityScope) -> Outcome)
-    }
-
-    let call: EntityCall
-    let body: Body
-    let refuse: @Sendable (ApusError) -> Void
-    let repeatAnswer: @Sendable (RequestMemory.Answer) -> Void
-
-    init(
-        _ call: EntityCall, _ body: Body, refuse: @escaping @Sendable (ApusError) -> Void,
-        repeatAnswer: @escaping @Sendable (RequestMemory.Answer) -> Void
-    ) {
-        (self.call, self.body, self.refuse, self.repeatAnswer) = (call, body, refuse, repeatAnswer)
-    }
-
-    /// The id of a request whose answer is stored; nil if it only reads, or its caller does not repeat it.
-    var id: RequestID? {
-        if case .read = body { nil } else { call.request }
-    }
-}
-
-/// What an entity sends once a change is confirmed.
-///
-/// Isolation: immutable. It is an object because the machine and its actions pass it on several times.
-final class EntityEnding: Sendable {
-    let send: @Sendable () -> Void
-    let refuse: @Sendable (ApusError) -> Void
-    let call: EntityCall
-    let tellings: [any EntityTelling]
-    let reminders: [ReminderChange]
-    let isDone: Bool
-
-    /// - Parameter scope: of a message that was carried out; nil if there is nothing else to send.
-    init<Content: EntityContent>(
-        _ work: EntityWork<Content>, send: @escaping @Sendable () -> Void, _ scope: EntityScope? = nil
-    ) {
-        (self.send, refuse, call) = (send, work.refuse, work.call)
-        (tellings, reminders) = (scope?.tellings ?? [], scope?.reminderChanges ?? [])
-        isDone = scope?.isDone ?? false
-    }
-}
-
 /// What all entities of a kind share.
 ///
 /// Isolation: immutable. It is an object because weak references are expensive to copy.
-final class EntityWays<Content: EntityContent>: Sendable {
+final class EntityKindContext<Content: EntityContent>: Sendable {
     let definition: EntityDefinition<Content>
     let states: any EntityStates<Content>
     weak let registry: EntityRegistry?
@@ -98,20 +41,20 @@ package actor EntityCell<Content: EntityContent> {
 
     private let address: EntityAddress
     private let epoch: Epoch
-    private let ways: EntityWays<Content>
+    private let kind: EntityKindContext<Content>
     private var machine: Machine
     /// The version of the state that was read or written last.
     private var version: UInt64 = 0
     private var heldAnswers = HeldAnswers<Content>()
 
-    init(_ context: EntityContext, _ ways: EntityWays<Content>) {
+    init(_ context: EntityContext, _ kind: EntityKindContext<Content>) {
         executor = context.executor
         (address, epoch) = (context.address, context.epoch)
-        self.ways = ways
+        self.kind = kind
         var configuration = Machine.Configuration(
-            isKept: ways.definition.durability != .none, isSame: { $0.isExactly($1) })
-        configuration.callCountMax = ways.definition.callCountMax
-        configuration.memory = ways.definition.memory
+            isKept: kind.definition.durability != .none, isSame: { $0.isExactly($1) })
+        configuration.callCountMax = kind.definition.callCountMax
+        configuration.memory = kind.definition.memory
         machine = Machine(initial: Content(), configuration: configuration)
     }
 
@@ -134,7 +77,7 @@ package actor EntityCell<Content: EntityContent> {
             case .refuse(let work, let error): work.refuse(error)
             case .fail(let ending, let error): ending.refuse(error)
             case .leaveOpen(let ending, let error):
-                if !ending.reminders.isEmpty { ways.reminded(ending.reminders) }
+                if !ending.reminders.isEmpty { kind.reminded(ending.reminders) }
                 ending.refuse(error)
             case .leave: leaveHost()
             }
@@ -167,7 +110,7 @@ package actor EntityCell<Content: EntityContent> {
 
     private func makeScope(_ work: EntityWork<Content>) -> EntityScope {
         EntityScope(
-            address: address, epoch: epoch, call: work.call, wallMilliseconds: ways.wallMilliseconds(),
+            address: address, epoch: epoch, call: work.call, wallMilliseconds: kind.wallMilliseconds(),
             reminders: machine.state.reminders,
             makeID: {
                 var generator = SystemRandomNumberGenerator()
@@ -179,9 +122,9 @@ package actor EntityCell<Content: EntityContent> {
 
     /// The error of a new message if the node may not answer for longer than a moment, or too many answers wait.
     private func refusal() -> ApusError? {
-        guard let permission = ways.permission, !permission.isGranted(now: .now()) else { return nil }
+        guard let permission = kind.permission, !permission.isGranted(now: .now()) else { return nil }
         if permission.refuses(now: .now()) { return HeldAnswers<Content>.noMajority }
-        guard heldAnswers.count + machine.callCount < ways.definition.callCountMax else {
+        guard heldAnswers.count + machine.callCount < kind.definition.callCountMax else {
             return ApusError(.overloaded, "the entity is overloaded")
         }
         return nil
@@ -189,7 +132,7 @@ package actor EntityCell<Content: EntityContent> {
 
     /// Sends an answer, or holds it while the node may not answer: another node may own the shard.
     private func answer(_ ready: HeldAnswers<Content>.Answer) {
-        guard let permission = ways.permission, !heldAnswers.isEmpty || !permission.isGranted(now: .now()) else {
+        guard let permission = kind.permission, !heldAnswers.isEmpty || !permission.isGranted(now: .now()) else {
             return deliver(ready)
         }
         guard !machine.isOver else { return ready.refuse(HeldAnswers<Content>.shardLost) }
@@ -209,7 +152,7 @@ package actor EntityCell<Content: EntityContent> {
     }
 
     private func permissionChanged() {
-        guard let permission = ways.permission, !heldAnswers.isEmpty else { return }
+        guard let permission = kind.permission, !heldAnswers.isEmpty else { return }
         while permission.isGranted(now: .now()), let ready = heldAnswers.popFirst() { deliver(ready) }
         guard !heldAnswers.isEmpty else { return }
         if permission.refuses(now: .now()) { heldAnswers.refuseCallers() }
@@ -226,9 +169,9 @@ package actor EntityCell<Content: EntityContent> {
 
     /// The change is confirmed. Sends its answer and its messages to others.
     private func finish(_ ending: EntityEnding, hasCaller: Bool = true) {
-        if !ending.reminders.isEmpty { ways.reminded(ending.reminders) }
+        if !ending.reminders.isEmpty { kind.reminded(ending.reminders) }
         if hasCaller { ending.send() }
-        guard let registry = ways.registry else { return }
+        guard let registry = kind.registry else { return }
         // Messages of an entity that was released are dropped.
         if !ending.tellings.isEmpty, registry.owns(address.shard, epoch) {
             for (index, tell) in ending.tellings.enumerated() {
@@ -249,7 +192,7 @@ package actor EntityCell<Content: EntityContent> {
     // MARK: State
 
     private func load() {
-        ways.states.load(address, epoch: epoch) { [executor, self] result in
+        kind.states.load(address, epoch: epoch) { [executor, self] result in
             executor.perform { self.assumeIsolated { $0.loaded(result) } }
         }
     }
@@ -268,7 +211,7 @@ package actor EntityCell<Content: EntityContent> {
     private func keep(_ state: Machine.State, _ earlier: [Reminder]) {
         let snapshot = EntitySnapshot(
             content: state.content, memory: state.memory, reminders: state.reminders, version: version)
-        ways.states.keep(snapshot, of: address, epoch: epoch, earlier: earlier) { [executor, self] outcome in
+        kind.states.keep(snapshot, of: address, epoch: epoch, earlier: earlier) { [executor, self] outcome in
             executor.perform { self.assumeIsolated { $0.kept(outcome) } }
         }
     }
@@ -290,6 +233,41 @@ package actor EntityCell<Content: EntityContent> {
 
     private func leaveHost() {
         heldAnswers.refuseAll()
-        ways.registry?.abandon(address, self)
+        kind.registry?.abandon(address, self)
     }
+}
+
+extension EntityRegistry {
+    /// Adds a kind of entity whose state outlives its activations (D15). Call before the first message arrives.
+    ///
+    /// - Parameters:
+    ///   - states: stores the kind's states, as durably as its durability requires.
+    ///   - reminded: called when reminders were set, cancelled or delivered, once that is durable; must not block.
+    /// - Precondition: the kind has no host yet.
+    package func register<Content: EntityContent>(
+        _ definition: EntityDefinition<Content>, states: any EntityStates<Content>,
+        reminded: @escaping @Sendable ([ReminderChange]) -> Void = { _ in }
+    ) {
+        let kind = EntityKindContext(
+            definition: definition, states: states, registry: self, reminded: reminded,
+            wallMilliseconds: { [view] in view.clock.wallMilliseconds() })
+        var options = EntityOptions<EntityCell<Content>>(
+            make: { EntityCell($0, kind) }, passivateAfter: definition.passivateAfter)
+        options.mailboxCountMax = definition.callCountMax
+        options.deactivated = { await $0.leave() }
+        register(definition.kind, options: options) { handlers in
+            for registration in definition.registrations { registration(&handlers) }
+        }
+    }
+}
+
+extension EntityRegistry: EntitySender {
+    func send<Content: EntityContent, M: EntityMessage>(
+        _ message: M, to entity: EntityAddress, of content: Content.Type, _ call: EntityCall
+    ) {
+        // If the target cannot be reached, the message is lost: a tell has no guarantee.
+        try? ref(EntityCell<Content>.self, entity).tell(message, call: call)
+    }
+
+    func send<M: NodeMessage>(_ message: M, to node: NodeName) { tell(node, message) }
 }

@@ -74,7 +74,7 @@ package struct EntityDefinition<Content: EntityContent>: Sendable {
         add(EntityReminded.self) { message, isRemembered, answer in
             .change { content, scope in
                 Self.outcome(isRemembered, answer) { () throws(ApusError) in
-                    let reminder = try Reminder(message, of: scope)
+                    let reminder = try Reminder(message, of: scope.address, scope.call)
                     guard !isKept || scope.reminders.contains(where: { $0.id == reminder.id }) else {
                         return EntityReminderTaken()
                     }

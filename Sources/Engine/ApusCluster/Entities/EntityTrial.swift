@@ -1,19 +1,6 @@
 package import ApusCore
 import ApusWire
-import SwiftProtobuf
 import Synchronization
-
-/// A message that a handler has sent, as bytes.
-package struct EntityTold: Sendable, Hashable {
-    package enum Target: Sendable, Hashable {
-        case entity(EntityAddress)
-        case node(NodeName)
-    }
-
-    package var target: Target
-    package var method: UInt16
-    package var message: [UInt8]
-}
 
 /// A message that the handlers of a kind carry out outside of a node: what it has to know, and what it has caused.
 ///
@@ -33,7 +20,7 @@ package struct EntityTrial<Content: EntityContent>: Sendable {
     /// The answer of the handler.
     package private(set) var answer: Result<[UInt8], ApusError> = .failure(ApusError(.methodUnknown))
     package private(set) var changes: [ReminderChange] = []
-    package private(set) var tellings: [EntityTold] = []
+    package private(set) var tellings: [SentMessage] = []
     package private(set) var mayBeLost = false
     package private(set) var isDone = false
 
@@ -79,7 +66,7 @@ package struct EntityTrial<Content: EntityContent>: Sendable {
                 throw failure.error ?? ApusError(.internalFailure)
             }
             tellings = []
-            for telling in scope.tellings { tellings.append(try telling.told()) }
+            for telling in scope.tellings { tellings.append(try telling.sent()) }
             (content, answer) = (new, .success(bytes))
             (changes, mayBeLost, isDone) = (scope.reminderChanges, scope.mayBeLost, scope.isDone)
         } catch {
@@ -91,17 +78,6 @@ package struct EntityTrial<Content: EntityContent>: Sendable {
         EntityScope(
             address: address, epoch: epoch, call: call, wallMilliseconds: wallMilliseconds, reminders: reminders,
             makeID: makeID)
-    }
-}
-
-extension Message {
-    /// - Throws: 10018 if it cannot be encoded.
-    func trialBytes() throws(ApusError) -> [UInt8] {
-        do {
-            return try serializedBytes()
-        } catch {
-            throw ApusError(.internalFailure, "a message cannot be encoded")
-        }
     }
 }
 

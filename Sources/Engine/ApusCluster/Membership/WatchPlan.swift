@@ -61,15 +61,3 @@ package struct WatchPlan: Sendable, Equatable {
         return sets[member] ?? []
     }
 }
-
-extension ClusterMap {
-    /// The plan for the members that are alive. A full mesh unless there are more members than their rule allows for
-    /// one, and all of them have the same rule.
-    package var watchPlan: WatchPlan {
-        let alive = members.filter(\.state.isAlive)
-        guard let rule = alive.first?.watchRule, alive.count > Int(rule.fullMeshMax),
-            alive.allSatisfy({ $0.watchRule == rule })
-        else { return .fullMesh }
-        return WatchPlan(members: alive.map(\.id), watcherCount: Int(rule.watcherCount))
-    }
-}

@@ -52,13 +52,6 @@ package struct ShardMove: Sendable, Hashable {
 }
 
 extension ClusterMap {
-    /// The most slots of a map. Names beyond it are refused.
-    package static let memberCountMax = 1000
-
-    /// The members that a cluster must have for shards to get a second standby. With three, the two that hold a shard
-    /// are a majority, and the third takes no shard from them.
-    package static let secondStandbyMemberCountMin = 4
-
     /// The map that results from a decision; nil if the decision changes nothing (any more).
     ///
     /// Applied to its own result, a decision changes nothing. The exception is ``OwnershipDecision/confirm(_:)``, which

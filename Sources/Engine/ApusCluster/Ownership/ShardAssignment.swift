@@ -113,7 +113,4 @@ public struct ShardAssignment: Sendable, Hashable {
 /// What a member is to a shard.
 package enum ShardRole: Sendable, CaseIterable {
     case owner, standby, secondStandby
-
-    /// The member that has the role.
-    package func holder(of shard: ShardID, in map: ClusterMap) -> Member? { map.member(at: map[shard][self]) }
 }

@@ -21,11 +21,11 @@ extension Reminder {
     /// Decodes a reminder. Its id is the request's.
     ///
     /// - Throws: 10001 if it has no id or no name.
-    init(_ message: EntityReminded, of scope: EntityScope) throws(ApusError) {
-        guard let id = scope.call.request, (1...Self.nameByteCountMax).contains(message.name.utf8.count),
-            scope.call.node == nil
+    init(_ message: EntityReminded, of entity: EntityAddress, _ call: EntityCall) throws(ApusError) {
+        guard let id = call.request, (1...Self.nameByteCountMax).contains(message.name.utf8.count),
+            call.node == nil
         else { throw ApusError(.malformed, "a reminder must come from its entity's own node, with an id and a name") }
         self.init(
-            entity: scope.address, name: message.name, id: id, due: message.due, payload: [UInt8](message.payload))
+            entity: entity, name: message.name, id: id, due: message.due, payload: [UInt8](message.payload))
     }
 }

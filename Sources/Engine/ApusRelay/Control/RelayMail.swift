@@ -74,7 +74,7 @@ package enum RelayOrder: Sendable {
     /// The users' allocations at all other nodes together.
     case othersHave([String: Int])
     /// The addresses of the cluster's other nodes: those at which this node reaches them, and those that they report.
-    case othersAreAt(reached: [TransportAddress], told: [TransportAddress], relays: [TransportAddress])
+    case othersAreAt(reached: [TransportAddress], reported: [TransportAddress], relays: [TransportAddress])
     /// The node leaves. New clients are redirected there.
     case drain(RelayAlternate?)
     /// The node does not leave after all. New clients are accepted again.

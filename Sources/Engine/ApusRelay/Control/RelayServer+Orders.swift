@@ -25,8 +25,8 @@ extension RelayServer {
         case .claimed(let number, let state): perform(machine.claimed(number, state, at: now), now, &commands)
         case .movedAway(let ticket): perform(machine.movedAway(ticket, at: now), now, &commands)
         case .othersHave(let counts): machine.othersHave(counts)
-        case .othersAreAt(let reached, let told, let relays):
-            perform(machine.othersAreAt(reached: reached, told: told, relays: relays), now, &commands)
+        case .othersAreAt(let reached, let reported, let relays):
+            perform(machine.othersAreAt(reached: reached, reported: reported, relays: relays), now, &commands)
         case .drain(let alternate): machine.drain(to: alternate, at: now)
         case .undrain: machine.undrain()
         case .revoked(let isRevoked): perform(machine.revoke(isRevoked, at: now), now, &commands)

@@ -106,9 +106,9 @@ package struct RelayServer: RelayController {
     var peers: [UInt32: PeerPlace] = [:]
     private var wallReadAt: MonotonicTime
     /// The last state that was reported to the metrics.
-    private var told = Standing()
+    private var reported = Standing()
     /// True if the cluster has been notified that no user has an allocation here.
-    private var isUsageTold = false
+    private var isUsageReported = false
     var random = SystemRandomNumberGenerator()
     var metrics = RelayMetrics()
     let tell: @Sendable (RelayNews) -> Void
@@ -179,10 +179,10 @@ package struct RelayServer: RelayController {
                 .debug, "A relay socket reports an error",
                 metadata: [LogKey.allocation: "\(id)", LogKey.error: "errno \(error)"])
         case .peerError(let id, let peer, let icmp):
-            let told = machine.peerUnreachable(
+            let reported = machine.peerUnreachable(
                 AllocationID(rawValue: id), peer: addresses.externals.external(of: peer), icmp: icmp,
                 transaction: newTransaction(), at: now)
-            perform(told, now, &commands)
+            perform(reported, now, &commands)
         case .plane(let index, let counters):
             metrics.counted(index, counters)
             logExhaustion(index, counters)
@@ -195,9 +195,9 @@ package struct RelayServer: RelayController {
             commands += shares.rebalance(after: now - wallReadAt)
             commands += nodeShares.rebalance(after: now - wallReadAt)
             wallReadAt = now
-            told = standing
+            reported = standing
             metrics.stands(
-                allocations: told.allocations, mirrors: told.mirrors, limited: told.limited)
+                allocations: reported.allocations, mirrors: reported.mirrors, limited: reported.limited)
             machine.wallClockRead(seconds: Int64(time(nil)), at: now)
             limited.writeLeftOut(now: now)
             lives.writeLeftOut(now: now)
@@ -217,12 +217,12 @@ package struct RelayServer: RelayController {
         let changes = machine.takeUsageChanges()
         let usage = (isWhole ? all : changes).map { RelayUsage(user: $0.user, allocations: $0.count) }
         if isWhole || !usage.isEmpty { tell(.usage(usage, isWhole: isWhole)) }
-        isUsageTold = all.isEmpty
+        isUsageReported = all.isEmpty
     }
 
     package func nextTick(now: MonotonicTime) -> MonotonicTime? {
         let deadline = machine.nextDeadline
-        guard standing != told || !isUsageTold || now < linesReportedAt else { return deadline }
+        guard standing != reported || !isUsageReported || now < linesReportedAt else { return deadline }
         let report = wallReadAt + Self.wallClockInterval
         return deadline.map { min($0, report) } ?? report
     }

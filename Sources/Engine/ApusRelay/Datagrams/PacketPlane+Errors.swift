@@ -57,12 +57,12 @@ extension PacketPlane {
     mutating func readErrors(_ slot: Int, _ socket: Int32, unfragmented: TransportAddress? = nil) -> Int {
         var error = apus_datagram_error()
         var count = 0
-        var isLocalTold = false
+        var isLocalReported = false
         while count < Self.errorRounds, apus_datagram_take_error(socket, &error) == 1 {
             count += 1
             if error.origin == UInt8(APUS_ORIGIN_LOCAL) {
-                if let unfragmented, !isLocalTold { hand(error, of: unfragmented, slot) }
-                isLocalTold = true
+                if let unfragmented, !isLocalReported { hand(error, of: unfragmented, slot) }
+                isLocalReported = true
             } else {
                 // SAFETY: the address has the 28 bytes that are read.
                 let peer = withUnsafeBytes(of: &error.peer) { $0.baseAddress.flatMap(RawAddress.read) }

@@ -26,7 +26,7 @@ package struct RelayPlaces: Sendable, Equatable {
     private var members: [Member] = []
     private var proven: [NodeID: TransportAddress] = [:]
     /// The addresses that the node reports.
-    package var told: [TransportAddress] = []
+    package var reported: [TransportAddress] = []
     /// Those of them that have allocations, according to the node.
     package var relays: [TransportAddress] = []
 
@@ -54,6 +54,6 @@ package struct RelayPlaces: Sendable, Equatable {
     package var claimed: [TransportAddress] {
         members.flatMap { member in
             (proven[member.id] == nil ? member.transport.map { [$0] } ?? [] : []) + member.listeners
-        } + told
+        } + reported
     }
 }

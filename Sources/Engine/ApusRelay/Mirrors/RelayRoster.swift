@@ -91,7 +91,7 @@ package struct RelayRoster: Sendable {
     /// A node reported about its relay. Returns true the first time. Ignored if the incarnation has ended or is
     /// unknown.
     @discardableResult
-    package mutating func told(_ report: RelayReport, by node: NodeID) -> Bool {
+    package mutating func reported(_ report: RelayReport, by node: NodeID) -> Bool {
         guard members.contains(where: { $0.id == node }), node != local else { return false }
         let isFirst = peers[node] == nil
         var counts = report.isWhole ? [:] : peers[node]?.counts ?? [:]

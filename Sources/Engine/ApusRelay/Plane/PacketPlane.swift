@@ -23,7 +23,7 @@ struct PacketPlane: ~Copyable {
         var address: TransportAddress
         var isSecure = false
         /// Of a DTLS listener: handles the hellos from unverified addresses.
-        var knocking: OpaquePointer?
+        var unverified: OpaquePointer?
     }
 
     /// The subject of a readiness event, in the top byte of its token.
@@ -169,7 +169,7 @@ struct PacketPlane: ~Copyable {
             apus_close(streamListeners[index].socket)
         }
         for index in 0..<sessionListenerCount {
-            apus_dtls_free(sessionListeners[index].knocking)
+            apus_dtls_free(sessionListeners[index].unverified)
             if sessionListeners[index].socket >= 0 { apus_close(sessionListeners[index].socket) }
         }
         for slot in allocations.slots where allocations.rows[slot].isLive {

@@ -21,8 +21,8 @@ extension PacketPlane {
         guard let security = configuration.security, security.version != contexts?.version else { return }
         contexts = security.contexts()
         for index in 0..<sessionListenerCount {
-            apus_dtls_free(sessionListeners[index].knocking)
-            sessionListeners[index].knocking = nil
+            apus_dtls_free(sessionListeners[index].unverified)
+            sessionListeners[index].unverified = nil
         }
     }
 

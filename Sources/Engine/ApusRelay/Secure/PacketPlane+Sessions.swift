@@ -61,21 +61,21 @@ extension PacketPlane {
         if let slot, !sessions.rows[slot].isSecured || !ClientMessage.isDatagramHello(bytes, size) {
             advanceSession(slot, bytes, size)
         } else if ClientMessage.isDatagramHello(bytes, size) {
-            knock(bytes, size, old: slot, listener: listener, message: message)
+            verifyCookie(bytes, size, old: slot, listener: listener, message: message)
         } else {
             counters.unknownFlow &+= 1
         }
     }
 
     /// A hello from an unverified address. It is answered with a cookie; with a valid cookie it gets a session.
-    private mutating func knock(_ bytes: UnsafeRawPointer, _ size: Int, old: Int?, listener: Int, message: Int) {
+    private mutating func verifyCookie(_ bytes: UnsafeRawPointer, _ size: Int, old: Int?, listener: Int, message: Int) {
         let name = arena.name(message)
         guard let context = contexts?.datagrams, let remote = RawAddress.read(name) else { return }
         let endpoint = sessionListeners + listener
-        if endpoint.pointee.knocking == nil {
-            endpoint.pointee.knocking = apus_dtls_new(context, endpoint.pointee.socket)
+        if endpoint.pointee.unverified == nil {
+            endpoint.pointee.unverified = apus_dtls_new(context, endpoint.pointee.socket)
         }
-        guard let dtls = endpoint.pointee.knocking else { return }
+        guard let dtls = endpoint.pointee.unverified else { return }
         let now = MonotonicTime.now().nanoseconds
         let raw = RawAddress(remote)
         let isProven = raw.withSocketAddress {
@@ -91,7 +91,7 @@ extension PacketPlane {
         }
         makeRoom(forSessionFrom: remote)
         let flow = RelayFlow(plane: link.index, transport: .dtls, local: endpoint.pointee.address, remote: remote)
-        endpoint.pointee.knocking = nil
+        endpoint.pointee.unverified = nil
         guard let slot = sessions.insert(dtls, listener: listener, flow: flow, now: now) else {
             counters.refusedStreams &+= 1
             apus_dtls_free(dtls)
@@ -206,9 +206,9 @@ extension PacketPlane {
         if isSecured, !isSilent { apus_dtls_close(dtls) }
         sessions.remove(slot)
         guard isSecured else { return }
-        let isTold =
+        let isReported =
             isAuthenticated ? link.event(.streamClosed(flow)) : link.unauthenticatedEvent(.streamClosed(flow))
-        if !isTold { counters.newsDropped &+= 1 }
+        if !isReported { counters.newsDropped &+= 1 }
     }
 
     /// Retransmits lost parts of handshakes, and ends those that have timed out.

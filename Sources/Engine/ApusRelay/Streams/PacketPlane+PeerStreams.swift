@@ -270,15 +270,15 @@ extension PacketPlane {
         guard peer.pointee.socket >= 0, peer.pointee.stream >= 0 else { return }
         let slot = Int(peer.pointee.stream)
         let stream = streams.rows + slot
-        if peer.pointee.isClientEnded, peer.pointee.outputCount == 0, !peer.pointee.isClientEndTold {
+        if peer.pointee.isClientEnded, peer.pointee.outputCount == 0, !peer.pointee.isClientEndReported {
             apus_stream_end(peer.pointee.socket)
-            peer.pointee.isClientEndTold = true
+            peer.pointee.isClientEndReported = true
         }
-        if peer.pointee.isEnded, !peer.pointee.isEndTold, !stream.pointee.hasWaitingOutput, !tellEnd(index, slot) {
+        if peer.pointee.isEnded, !peer.pointee.isEndReported, !stream.pointee.hasWaitingOutput, !tellEnd(index, slot) {
             closeStream(slot)
             return
         }
-        if peer.pointee.isEndTold, peer.pointee.isClientEndTold {
+        if peer.pointee.isEndReported, peer.pointee.isClientEndReported {
             closeStream(slot)
             return
         }
@@ -307,7 +307,7 @@ extension PacketPlane {
             }
         }
         apus_stream_end(stream.pointee.socket)
-        peers.rows[index].isEndTold = true
+        peers.rows[index].isEndReported = true
         return true
     }
 

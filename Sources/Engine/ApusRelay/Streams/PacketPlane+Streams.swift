@@ -217,8 +217,8 @@ extension PacketPlane {
         // If the ring is full, control learns of the end by the allocation's. For an unauthenticated connection the
         // event is queued behind its requests.
         let isAuthenticated = allocation != FlatTable.none || peer >= 0
-        let isTold =
+        let isReported =
             isAuthenticated ? link.event(.streamClosed(flow)) : link.unauthenticatedEvent(.streamClosed(flow))
-        if !isTold { counters.newsDropped &+= 1 }
+        if !isReported { counters.newsDropped &+= 1 }
     }
 }

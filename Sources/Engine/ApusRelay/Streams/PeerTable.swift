@@ -25,8 +25,8 @@ struct PeerRow {
     /// Whether the peer and the client have ended their directions, and whether the other side was notified.
     var isEnded = false
     var isClientEnded = false
-    var isEndTold = false
-    var isClientEndTold = false
+    var isEndReported = false
+    var isClientEndReported = false
     /// True if close_notify was written to a TLS client.
     var isCloseWritten = false
     /// True if a write to the peer has failed: nothing more is written.

@@ -105,12 +105,12 @@ public struct PeerPolicy: Sendable {
     ///
     /// - Parameters:
     ///   - reached: the addresses at which this node has reached the others and checked their certificates.
-    ///   - told: the addresses that they report.
+    ///   - reported: the addresses that they report.
     ///   - relays: those of them that have allocations; nil: any.
     public mutating func setOthers(
-        reached: [TransportAddress], told: [TransportAddress], relays: [TransportAddress]? = nil
+        reached: [TransportAddress], reported: [TransportAddress], relays: [TransportAddress]? = nil
     ) {
-        let known = told.filter { address in
+        let known = reported.filter { address in
             let isOpen = Self.range(of: address).map { opened.contains($0) } ?? true
             return isOpen || allowed.contains { $0.contains(host: address) }
         }

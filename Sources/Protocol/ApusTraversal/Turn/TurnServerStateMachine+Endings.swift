@@ -192,7 +192,7 @@ extension TurnServerStateMachine {
         }
         guard isFinal, endings[id] != nil else { return [] }
         endings[id]?.counted = counters
-        return toldAll(id)
+        return notifyAll(id)
     }
 
     /// The traffic of a data connection of an allocation since the last report (RFC 6062); `isFinal` at its end.
@@ -207,11 +207,11 @@ extension TurnServerStateMachine {
         guard let ending = endings[id] else { return [] }
         endings[id]?.countersBefore = ending.countersBefore + counters
         if isFinal { endings[id]?.connectionCount -= 1 }
-        return toldAll(id)
+        return notifyAll(id)
     }
 
     /// Reports an ended allocation once all its counters are known.
-    private mutating func toldAll(_ id: AllocationID) -> [TurnAction] {
+    private mutating func notifyAll(_ id: AllocationID) -> [TurnAction] {
         guard let ending = endings[id], let counted = ending.counted, ending.connectionCount <= 0 else { return [] }
         endings[id] = nil
         var life = ending.life

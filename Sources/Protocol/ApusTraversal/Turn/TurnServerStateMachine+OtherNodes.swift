@@ -8,13 +8,13 @@ extension TurnServerStateMachine {
     ///
     /// - Parameters:
     ///   - reached: the addresses at which this node reaches the others itself.
-    ///   - told: the addresses that they report.
+    ///   - reported: the addresses that they report.
     ///   - relays: those of them that have allocations; nil: any.
     public mutating func othersAreAt(
-        reached: [TransportAddress], told: [TransportAddress], relays: [TransportAddress]? = nil
+        reached: [TransportAddress], reported: [TransportAddress], relays: [TransportAddress]? = nil
     ) -> [TurnAction] {
         let before = configuration.peers
-        configuration.peers.setOthers(reached: reached, told: told, relays: relays)
+        configuration.peers.setOthers(reached: reached, reported: reported, relays: relays)
         return configuration.peers.hasOthers(of: before) ? [] : judgeAnew()
     }
 }

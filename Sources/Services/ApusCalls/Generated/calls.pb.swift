@@ -1724,7 +1724,7 @@ package nonisolated struct CallPushTaken: Sendable {
 }
 
 /// 0x004c, to the owner's own node: record the caller's side of a call, whose answering machine takes a message
-package nonisolated struct CallRecording: Sendable {
+package nonisolated struct CallVoiceMessage: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
@@ -1763,7 +1763,7 @@ package nonisolated struct CallRecording: Sendable {
   fileprivate var _answering: CallAnswering? = nil
 }
 
-package nonisolated struct CallRecordingTaken: Sendable {
+package nonisolated struct CallVoiceMessageTaken: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
@@ -3876,8 +3876,8 @@ nonisolated extension CallPushTaken: SwiftProtobuf.Message, SwiftProtobuf._Messa
   }
 }
 
-nonisolated extension CallRecording: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
-  package static let protoMessageName: String = _protobuf_package + ".Recording"
+nonisolated extension CallVoiceMessage: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".VoiceMessage"
   package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}call\0\u{1}caller\0\u{1}answering\0\u{3}started_ms\0\u{1}over\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
@@ -3919,7 +3919,7 @@ nonisolated extension CallRecording: SwiftProtobuf.Message, SwiftProtobuf._Messa
     try unknownFields.traverse(visitor: &visitor)
   }
 
-  package static func ==(lhs: CallRecording, rhs: CallRecording) -> Bool {
+  package static func ==(lhs: CallVoiceMessage, rhs: CallVoiceMessage) -> Bool {
     if lhs.call != rhs.call {return false}
     if lhs._caller != rhs._caller {return false}
     if lhs._answering != rhs._answering {return false}
@@ -3930,8 +3930,8 @@ nonisolated extension CallRecording: SwiftProtobuf.Message, SwiftProtobuf._Messa
   }
 }
 
-nonisolated extension CallRecordingTaken: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
-  package static let protoMessageName: String = _protobuf_package + ".RecordingTaken"
+nonisolated extension CallVoiceMessageTaken: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".VoiceMessageTaken"
   package static let _protobuf_nameMap = SwiftProtobuf._NameMap()
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
@@ -3943,7 +3943,7 @@ nonisolated extension CallRecordingTaken: SwiftProtobuf.Message, SwiftProtobuf._
     try unknownFields.traverse(visitor: &visitor)
   }
 
-  package static func ==(lhs: CallRecordingTaken, rhs: CallRecordingTaken) -> Bool {
+  package static func ==(lhs: CallVoiceMessageTaken, rhs: CallVoiceMessageTaken) -> Bool {
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

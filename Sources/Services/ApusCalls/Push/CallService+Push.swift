@@ -2,38 +2,11 @@ import ApusClientAPI
 import ApusCluster
 import ApusContract
 import ApusCore
+import ApusOutgoing
 import ApusSessions
 import ApusWire
 import Logging
 import SwiftProtobuf
-
-/// What sends push notifications on: the port that the node connects to its webhook.
-///
-/// Isolation: may be called from anywhere.
-package protocol CallPusher: Sendable {
-    /// False if there is no webhook and no spool directory: apps are then reached over connections alone.
-    var isUsed: Bool { get }
-
-    /// Sends a message. Returns at once.
-    ///
-    /// - Parameters:
-    ///   - id: the same for each repetition.
-    ///   - owner: the account, which has a share of what waits.
-    ///   - timeLeft: the message is of no use afterwards.
-    func push(id: String, owner: String, _ body: [UInt8], timeLeft: Duration)
-
-    /// Cancels the message. If it may have been sent already, the other one follows it.
-    func cancel(id: String, then next: CallPushMessage?)
-}
-
-/// A message for the push service.
-package struct CallPushMessage: Sendable, Hashable {
-    /// As ``CallPusher/push(id:owner:_:timeLeft:)`` has them.
-    package var id: String
-    package var owner: String
-    package var body: [UInt8]
-    package var timeLeft: Duration
-}
 
 /// An owner of a call asks its own node to notify an app.
 extension CallPush: NodeMessage {
@@ -45,7 +18,7 @@ extension CallService {
     /// Adds the requests of apps that receive push notifications.
     func addPushRequests(to api: inout ClientAPI) {
         api.on(ClientRegisterPushRequest.self) { [self] request, call throws(ApusError) in
-            guard pusher.isUsed else {
+            guard webhook.isUsed else {
                 throw ApusError(.unavailable, "this cluster sends no push notifications: push.webhook_url is not set")
             }
             let client = try Self.client(call.session)
@@ -72,7 +45,7 @@ extension CallService {
     func callees(of party: CallParty, _ deadline: MonotonicTime) async throws(ApusError) -> [CallCallee] {
         let reached = try await ref(party).ask(CallReach(), timeout: try deadline.timeLeft())
         var pushed: Set<String> = []
-        if pusher.isUsed, party.kind == .account {
+        if webhook.isUsed, party.kind == .account {
             let oldest = view.clock.wallMilliseconds() - PushRegistration.keepTime
             let valid = try await records.pushes(of: party.id).filter { $0.sinceMs >= oldest && !isRevoked($0) }
             pushed = Set(try await records.current(valid).map(\.access))
@@ -94,7 +67,7 @@ extension CallService {
                             await self.push(push)
                             continue
                         }
-                        self.pusher.cancel(id: push.id, then: await self.cancelNotice(of: push))
+                        self.webhook.cancel(id: push.id, then: await self.cancelNotice(of: push))
                         self.pushes.ended(push)
                     }
                 }
@@ -107,12 +80,12 @@ extension CallService {
         guard let message = await message(of: push, .ring, unless: { self.pushes.isOver(push) }) else {
             return pushes.skipped(push)
         }
-        pusher.push(id: message.id, owner: message.owner, message.body, timeLeft: message.timeLeft)
+        webhook.send(message)
     }
 
     /// What tells an app that a call is over which it has not taken; nil if it was not notified of it, or its time to
     /// ring is over.
-    private func cancelNotice(of push: CallPush) async -> CallPushMessage? {
+    private func cancelNotice(of push: CallPush) async -> WebhookMessage? {
         guard push.cancel, !pushes.wasSkipped(push) else { return nil }
         return await message(of: push, .cancel, unless: { false })
     }
@@ -120,7 +93,7 @@ extension CallService {
     /// A notification for an app; nil if it has no registration, or the call no longer rings.
     private func message(
         of push: CallPush, _ event: CallPushContent.Event, unless isOver: () -> Bool
-    ) async -> CallPushMessage? {
+    ) async -> WebhookMessage? {
         while !Task.isCancelled {
             let left = push.ringEndMs - view.clock.wallMilliseconds()
             guard left > 0, !isOver() else { return nil }
@@ -137,7 +110,7 @@ extension CallService {
 
     private func message(
         of push: CallPush, _ event: CallPushContent.Event, within time: Duration
-    ) async throws(ApusError) -> CallPushMessage? {
+    ) async throws(ApusError) -> WebhookMessage? {
         guard let stored = try await records.push(account: push.party.id, access: push.endpoint) else { return nil }
         guard !isRevoked(stored), try await !records.current([stored]).isEmpty else {
             // If that fails, the next call tries it again.
@@ -148,9 +121,9 @@ extension CallService {
         let content = CallPushContent(
             event, call: push.call, caller: push.caller.id, called: push.party.id, type: push.type.rawValue,
             extra: String(decoding: push.extra, as: UTF8.self), startedMs: push.startedMs, ringEndMs: push.ringEndMs)
-        return CallPushMessage(
+        return WebhookMessage(
             id: event == .ring ? push.id : "\(push.id).cancel", owner: push.party.id,
-            body: content.message(to: registration, access: push.endpoint), timeLeft: time)
+            body: content.message(to: registration, access: push.endpoint), expiresAt: .now() + time)
     }
 
     /// The token with which the app has registered was revoked. A registration of an earlier release names none.

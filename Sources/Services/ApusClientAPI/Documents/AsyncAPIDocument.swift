@@ -1,4 +1,5 @@
 import ApusContract
+import ApusCore
 import Foundation
 
 /// The AsyncAPI 3.0 document of the WebSocket: the events of each topic, and the requests that REST does not have, made

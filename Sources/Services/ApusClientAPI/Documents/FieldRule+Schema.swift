@@ -1,4 +1,5 @@
 import ApusContract
+import ApusCore
 
 extension FieldRule {
     /// What the rule says of a value, or of an item of a list, in the words of JSON Schema 2020-12.

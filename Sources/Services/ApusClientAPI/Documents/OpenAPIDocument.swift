@@ -1,4 +1,5 @@
 import ApusContract
+import ApusCore
 import Foundation
 
 /// The OpenAPI 3.1 document of the requests that REST has, made of their registrations (D17).

@@ -1,4 +1,5 @@
 import ApusContract
+import ApusCore
 import Foundation
 import SwiftProtobuf
 

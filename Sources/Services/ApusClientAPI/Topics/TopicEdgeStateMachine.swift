@@ -88,7 +88,7 @@ package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable 
         var isBlocked = false
         /// Events from this one on are unacknowledged.
         var acknowledged: UInt64?
-        /// Events were lost, and it was not told.
+        /// Events were lost, and it was not notified.
         var missed = false
     }
 

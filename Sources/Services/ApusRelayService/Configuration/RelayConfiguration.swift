@@ -139,16 +139,14 @@ package struct RelayConfiguration: Sendable {
 
     package init() {}
 
-    /// Reads the keys under `relay`. `path` resolves relative paths.
+    /// Reads the keys under `relay`.
     ///
     /// - Throws: 10022 with file, line and key.
-    package init(
-        _ reader: inout ConfigurationReader, path: (String) -> String
-    ) throws(ApusError) {
+    package init(_ reader: inout ConfigurationReader) throws(ApusError) {
         let d = RelayConfiguration()
-        try readListeners(&reader, path)
+        try readListeners(&reader)
         try readAddresses(&reader)
-        try readUsers(&reader, path)
+        try readUsers(&reader)
         allocationsMax = try reader.int("relay.allocations_max", default: d.allocationsMax, in: 1...65_536)
         allocationsPerUserMax = try reader.int(
             "relay.allocations_per_user_max", default: d.allocationsPerUserMax, in: 1...65_536)
@@ -180,9 +178,7 @@ package struct RelayConfiguration: Sendable {
     }
 
     /// Reads the listeners and the certificate.
-    private mutating func readListeners(
-        _ reader: inout ConfigurationReader, _ path: (String) -> String
-    ) throws(ApusError) {
+    private mutating func readListeners(_ reader: inout ConfigurationReader) throws(ApusError) {
         let d = RelayConfiguration()
         isEnabled = try reader.flag("relay.enabled", default: d.isEnabled)
         addresses = try Self.listeners(&reader, "relay.addresses")
@@ -195,14 +191,13 @@ package struct RelayConfiguration: Sendable {
         guard !proxies.contains(where: \.isOfSomePorts) else {
             throw reader.invalid("relay.proxy_from", "networks without ports are expected")
         }
-        let certificate = try reader.string("relay.tls.certificate", default: "")
-        let key = try reader.string("relay.tls.private_key", default: "")
-        guard certificate.isEmpty == key.isEmpty else {
+        certificateFile = try reader.path("relay.tls.certificate", default: "")
+        keyFile = try reader.path("relay.tls.private_key", default: "")
+        guard certificateFile.isEmpty == keyFile.isEmpty else {
             throw reader.invalid(
-                certificate.isEmpty ? "relay.tls.certificate" : "relay.tls.private_key",
+                certificateFile.isEmpty ? "relay.tls.certificate" : "relay.tls.private_key",
                 "a certificate and its key are expected, or none of them")
         }
-        (certificateFile, keyFile) = certificate.isEmpty ? ("", "") : (path(certificate), path(key))
         handshakesMax = try reader.int("relay.tls.handshakes_max", default: d.handshakesMax, in: 1...65_536)
         handshakeTimeout = try reader.duration("relay.tls.handshake_timeout", default: d.handshakeTimeout)
         sessionsMax = try reader.int("relay.tls.sessions_max", default: d.sessionsMax, in: 1...65_536)
@@ -223,9 +218,7 @@ package struct RelayConfiguration: Sendable {
     }
 
     /// Reads the users and the rules for peers.
-    private mutating func readUsers(
-        _ reader: inout ConfigurationReader, _ path: (String) -> String
-    ) throws(ApusError) {
+    private mutating func readUsers(_ reader: inout ConfigurationReader) throws(ApusError) {
         let d = RelayConfiguration()
         threadCount = try reader.int("relay.threads", default: d.threadCount, in: 0...64)
         realm = try reader.string("relay.realm", default: d.realm)
@@ -233,13 +226,11 @@ package struct RelayConfiguration: Sendable {
             throw reader.invalid("relay.realm", "1 to 128 bytes without a quotation mark are expected")
         }
         secret = try reader.string("relay.secret", default: "")
-        let file = try reader.string("relay.secret_file", default: "")
-        secretFile = file.isEmpty ? "" : path(file)
+        secretFile = try reader.path("relay.secret_file", default: "")
         guard secret.isEmpty || secretFile.isEmpty else {
             throw reader.invalid("relay.secret_file", "relay.secret already has the secret")
         }
-        let users = try reader.string("relay.users_file", default: "")
-        usersFile = users.isEmpty ? "" : path(users)
+        usersFile = try reader.path("relay.users_file", default: "")
         opened = try Self.ranges(&reader, "relay.open")
         allowed = try Self.rules(&reader, "relay.allow")
         denied = try Self.rules(&reader, "relay.deny")

@@ -1,3 +1,5 @@
+package import ApusCore
+
 extension TokenClaims {
     /// Nil if a required claim is missing, or a claim has the wrong type. Unknown claims are ignored.
     package init?(_ json: JSONValue) {

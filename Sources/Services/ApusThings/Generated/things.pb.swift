@@ -480,6 +480,117 @@ package nonisolated struct ThingWithdrawn: Sendable {
   package init() {}
 }
 
+/// 0x0057: the node of a client has the node of the device's owner carry out a change, and publish it. An owner that does
+/// not answer may have done so: the request's id makes a repetition harmless.
+package nonisolated struct ThingRun: @unchecked Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var device: String {
+    get {_storage._device}
+    set {_uniqueStorage()._device = newValue}
+  }
+
+  /// The account that makes the change, and must have the right to control the device; empty: the device itself, which the
+  /// sender has checked.
+  package var account: String {
+    get {_storage._account}
+    set {_uniqueStorage()._account = newValue}
+  }
+
+  /// The access id that makes it.
+  package var identity: String {
+    get {_storage._identity}
+    set {_uniqueStorage()._identity = newValue}
+  }
+
+  package var requestHigh: UInt64 {
+    get {_storage._requestHigh}
+    set {_uniqueStorage()._requestHigh = newValue}
+  }
+
+  package var requestLow: UInt64 {
+    get {_storage._requestLow}
+    set {_uniqueStorage()._requestLow = newValue}
+  }
+
+  /// How long the client waits, in milliseconds.
+  package var leftMs: Int64 {
+    get {_storage._leftMs}
+    set {_uniqueStorage()._leftMs = newValue}
+  }
+
+  /// With data_since_ms only if the account is empty.
+  package var change: OneOf_Change? {
+    get {return _storage._change}
+    set {_uniqueStorage()._change = newValue}
+  }
+
+  package var write: ThingWrite {
+    get {
+      if case .write(let v)? = _storage._change {return v}
+      return ThingWrite()
+    }
+    set {_uniqueStorage()._change = .write(newValue)}
+  }
+
+  package var report: ThingReport {
+    get {
+      if case .report(let v)? = _storage._change {return v}
+      return ThingReport()
+    }
+    set {_uniqueStorage()._change = .report(newValue)}
+  }
+
+  package var addUser: ThingAddUser {
+    get {
+      if case .addUser(let v)? = _storage._change {return v}
+      return ThingAddUser()
+    }
+    set {_uniqueStorage()._change = .addUser(newValue)}
+  }
+
+  package var deleteUser: ThingDeleteUser {
+    get {
+      if case .deleteUser(let v)? = _storage._change {return v}
+      return ThingDeleteUser()
+    }
+    set {_uniqueStorage()._change = .deleteUser(newValue)}
+  }
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  /// With data_since_ms only if the account is empty.
+  package nonisolated enum OneOf_Change: Equatable, Sendable {
+    case write(ThingWrite)
+    case report(ThingReport)
+    case addUser(ThingAddUser)
+    case deleteUser(ThingDeleteUser)
+
+  }
+
+  package init() {}
+
+  fileprivate var _storage = _StorageClass.defaultInstance
+}
+
+package nonisolated struct ThingRan: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// The model's version afterwards.
+  package var version: UInt64 = 0
+
+  /// Of a setting: the device has not reported this value yet.
+  package var isPending: Bool = false
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
 // MARK: - Code below here is support for the SwiftProtobuf runtime.
 
 fileprivate nonisolated let _protobuf_package = "apus.things.v1"
@@ -1291,6 +1402,220 @@ nonisolated extension ThingWithdrawn: SwiftProtobuf.Message, SwiftProtobuf._Mess
 
   package static func ==(lhs: ThingWithdrawn, rhs: ThingWithdrawn) -> Bool {
     if lhs.changes != rhs.changes {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ThingRun: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Run"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}account\0\u{1}identity\0\u{3}request_high\0\u{3}request_low\0\u{3}left_ms\0\u{1}write\0\u{1}report\0\u{3}add_user\0\u{3}delete_user\0")
+
+  fileprivate class _StorageClass {
+    var _device: String = String()
+    var _account: String = String()
+    var _identity: String = String()
+    var _requestHigh: UInt64 = 0
+    var _requestLow: UInt64 = 0
+    var _leftMs: Int64 = 0
+    var _change: ThingRun.OneOf_Change?
+
+      // This property is used as the initial default value for new instances of the type.
+      // The type itself is protecting the reference to its storage via CoW semantics.
+      // This will force a copy to be made of this reference when the first mutation occurs;
+      // hence, it is safe to mark this as `nonisolated(unsafe)`.
+      static nonisolated(unsafe) let defaultInstance = _StorageClass()
+
+    private init() {}
+
+    init(copying source: _StorageClass) {
+      _device = source._device
+      _account = source._account
+      _identity = source._identity
+      _requestHigh = source._requestHigh
+      _requestLow = source._requestLow
+      _leftMs = source._leftMs
+      _change = source._change
+    }
+  }
+
+  fileprivate mutating func _uniqueStorage() -> _StorageClass {
+    if !isKnownUniquelyReferenced(&_storage) {
+      _storage = _StorageClass(copying: _storage)
+    }
+    return _storage
+  }
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    _ = _uniqueStorage()
+    try withExtendedLifetime(_storage) { (_storage: _StorageClass) in
+      while let fieldNumber = try decoder.nextFieldNumber() {
+        // The use of inline closures is to circumvent an issue where the compiler
+        // allocates stack space for every case branch when no optimizations are
+        // enabled. https://github.com/apple/swift-protobuf/issues/1034
+        switch fieldNumber {
+        case 1: try { try decoder.decodeSingularStringField(value: &_storage._device) }()
+        case 2: try { try decoder.decodeSingularStringField(value: &_storage._account) }()
+        case 3: try { try decoder.decodeSingularStringField(value: &_storage._identity) }()
+        case 4: try { try decoder.decodeSingularFixed64Field(value: &_storage._requestHigh) }()
+        case 5: try { try decoder.decodeSingularFixed64Field(value: &_storage._requestLow) }()
+        case 6: try { try decoder.decodeSingularInt64Field(value: &_storage._leftMs) }()
+        case 7: try {
+          var v: ThingWrite?
+          var hadOneofValue = false
+          if let current = _storage._change {
+            hadOneofValue = true
+            if case .write(let m) = current {v = m}
+          }
+          try decoder.decodeSingularMessageField(value: &v)
+          if let v = v {
+            if hadOneofValue {try decoder.handleConflictingOneOf()}
+            _storage._change = .write(v)
+          }
+        }()
+        case 8: try {
+          var v: ThingReport?
+          var hadOneofValue = false
+          if let current = _storage._change {
+            hadOneofValue = true
+            if case .report(let m) = current {v = m}
+          }
+          try decoder.decodeSingularMessageField(value: &v)
+          if let v = v {
+            if hadOneofValue {try decoder.handleConflictingOneOf()}
+            _storage._change = .report(v)
+          }
+        }()
+        case 9: try {
+          var v: ThingAddUser?
+          var hadOneofValue = false
+          if let current = _storage._change {
+            hadOneofValue = true
+            if case .addUser(let m) = current {v = m}
+          }
+          try decoder.decodeSingularMessageField(value: &v)
+          if let v = v {
+            if hadOneofValue {try decoder.handleConflictingOneOf()}
+            _storage._change = .addUser(v)
+          }
+        }()
+        case 10: try {
+          var v: ThingDeleteUser?
+          var hadOneofValue = false
+          if let current = _storage._change {
+            hadOneofValue = true
+            if case .deleteUser(let m) = current {v = m}
+          }
+          try decoder.decodeSingularMessageField(value: &v)
+          if let v = v {
+            if hadOneofValue {try decoder.handleConflictingOneOf()}
+            _storage._change = .deleteUser(v)
+          }
+        }()
+        default: break
+        }
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    try withExtendedLifetime(_storage) { (_storage: _StorageClass) in
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every if/case branch local when no optimizations
+      // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+      // https://github.com/apple/swift-protobuf/issues/1182
+      if !_storage._device.isEmpty {
+        try visitor.visitSingularStringField(value: _storage._device, fieldNumber: 1)
+      }
+      if !_storage._account.isEmpty {
+        try visitor.visitSingularStringField(value: _storage._account, fieldNumber: 2)
+      }
+      if !_storage._identity.isEmpty {
+        try visitor.visitSingularStringField(value: _storage._identity, fieldNumber: 3)
+      }
+      if _storage._requestHigh != 0 {
+        try visitor.visitSingularFixed64Field(value: _storage._requestHigh, fieldNumber: 4)
+      }
+      if _storage._requestLow != 0 {
+        try visitor.visitSingularFixed64Field(value: _storage._requestLow, fieldNumber: 5)
+      }
+      if _storage._leftMs != 0 {
+        try visitor.visitSingularInt64Field(value: _storage._leftMs, fieldNumber: 6)
+      }
+      switch _storage._change {
+      case .write?: try {
+        guard case .write(let v)? = _storage._change else { preconditionFailure() }
+        try visitor.visitSingularMessageField(value: v, fieldNumber: 7)
+      }()
+      case .report?: try {
+        guard case .report(let v)? = _storage._change else { preconditionFailure() }
+        try visitor.visitSingularMessageField(value: v, fieldNumber: 8)
+      }()
+      case .addUser?: try {
+        guard case .addUser(let v)? = _storage._change else { preconditionFailure() }
+        try visitor.visitSingularMessageField(value: v, fieldNumber: 9)
+      }()
+      case .deleteUser?: try {
+        guard case .deleteUser(let v)? = _storage._change else { preconditionFailure() }
+        try visitor.visitSingularMessageField(value: v, fieldNumber: 10)
+      }()
+      case nil: break
+      }
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: ThingRun, rhs: ThingRun) -> Bool {
+    if lhs._storage !== rhs._storage {
+      let storagesAreEqual: Bool = withExtendedLifetime((lhs._storage, rhs._storage)) { (_args: (_StorageClass, _StorageClass)) in
+        let _storage = _args.0
+        let rhs_storage = _args.1
+        if _storage._device != rhs_storage._device {return false}
+        if _storage._account != rhs_storage._account {return false}
+        if _storage._identity != rhs_storage._identity {return false}
+        if _storage._requestHigh != rhs_storage._requestHigh {return false}
+        if _storage._requestLow != rhs_storage._requestLow {return false}
+        if _storage._leftMs != rhs_storage._leftMs {return false}
+        if _storage._change != rhs_storage._change {return false}
+        return true
+      }
+      if !storagesAreEqual {return false}
+    }
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ThingRan: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Ran"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}version\0\u{3}is_pending\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularUInt64Field(value: &self.version) }()
+      case 2: try { try decoder.decodeSingularBoolField(value: &self.isPending) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.version != 0 {
+      try visitor.visitSingularUInt64Field(value: self.version, fieldNumber: 1)
+    }
+    if self.isPending != false {
+      try visitor.visitSingularBoolField(value: self.isPending, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: ThingRan, rhs: ThingRan) -> Bool {
+    if lhs.version != rhs.version {return false}
+    if lhs.isPending != rhs.isPending {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

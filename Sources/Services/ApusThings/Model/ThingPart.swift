@@ -1,5 +1,4 @@
 package import ApusCore
-package import ApusSessions
 
 /// What one write or report sets: the value of a leaf, or a field of it (IV-D4).
 ///

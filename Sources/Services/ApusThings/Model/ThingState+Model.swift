@@ -1,5 +1,4 @@
 package import ApusCore
-package import ApusSessions
 import SwiftProtobuf
 
 /// A device's thing model: states that the device reports, settings that apps write and the device applies, actions,

@@ -1,4 +1,5 @@
 package import ApusClientAPI
+import ApusCluster
 import ApusContract
 import ApusCore
 import ApusSessions
@@ -20,7 +21,7 @@ extension ProductService {
             return ClientProduct(
                 try await records.put(
                     product, of: customer, schema: request.schema, ifRevision: request.ifRevision,
-                    countMax: productsMax, wallMilliseconds: wallMilliseconds()))
+                    countMax: configuration.productsMax, wallMilliseconds: clock.wallMilliseconds()))
         }
         api.on(ClientGetProductRequest.self) { [self] request, call throws(ApusError) in
             let customer = try await customer(named: request.customer, call)

@@ -1,5 +1,5 @@
-import ApusClientAPI
-package import ApusCluster
+package import ApusClientAPI
+import ApusCluster
 package import ApusCore
 import ApusSessions
 package import ApusStorage
@@ -16,29 +16,27 @@ import Synchronization
 /// checks again. Usually one message is enough (docs/decisions/39).
 ///
 /// Concurrency model: any thread. A `Mutex` guards the cache, and is never held during a read.
-package final class ProductService: Sendable {
+package final class ProductService: NodeService {
+    package static let name = "Products"
+    package static let records = RecordCatalogue([ProductRecords.products, ProductRecords.owners])
+
     /// Checks of one request. A device that changes its product that often is refused with 10007.
     private static let attemptsMax = 4
 
+    let configuration: ProductConfiguration
     let records: ProductRecords
     let sessions: SessionRecords
-    let productsMax: Int
-    let wallMilliseconds: @Sendable () -> Int64
+    let clock: ClusterClock
     private let entities: EntityRegistry
     private let cache = Mutex(ProductCache())
     private let refused = Counter(label: "apus_schema_refused_total")
     private let repeated = Counter(label: "apus_schema_repeated_total")
     private let reads = Counter(label: "apus_schema_reads_total")
 
-    /// - Parameters:
-    ///   - productsMax: the most products of a customer.
-    ///   - wallMilliseconds: the cluster's time, in Unix milliseconds.
-    package init(
-        records: any RecordStore, entities: EntityRegistry, productsMax: Int,
-        wallMilliseconds: @escaping @Sendable () -> Int64
-    ) {
-        (self.records, sessions) = (ProductRecords(records), SessionRecords(records))
-        (self.entities, self.productsMax, self.wallMilliseconds) = (entities, productsMax, wallMilliseconds)
+    package init(_ configuration: ProductConfiguration, of node: NodeContext) {
+        (self.configuration, clock, entities) = (configuration, node.view.clock, node.entities)
+        (records, sessions) = (ProductRecords(node.records), SessionRecords(node.records))
+        node.ports.provide(self)
     }
 
     func thing(_ device: DeviceID) -> EntityRef<EntityCell<ThingState>> {

@@ -1,5 +1,4 @@
 package import ApusCore
-package import ApusSessions
 
 extension JSONSchema {
     /// The dialect, which a schema may name.

@@ -1,5 +1,4 @@
 package import ApusCore
-package import ApusSessions
 
 /// A compiled schema of the subset of JSON Schema 2020-12 that docs/things.md lists.
 ///

@@ -1,5 +1,4 @@
 package import ApusCore
-package import ApusSessions
 
 /// The schema of a product's thing model: what its leaves are, and which values they may have (IV-D1 to IV-D5,
 /// docs/things.md).

@@ -133,7 +133,7 @@ final class CallWorkload: SimulatedService {
         switch call.operation {
         case .message(let method, let bytes): trial.carryOut(method, bytes, by: definition)
         case .reminded(let reminder): trial.remind(reminder, by: definition)
-        case .change, .fail, .remind, .cancelReminder, .tell, .told:
+        case .change, .fail, .remind, .cancelReminder, .tell, .tellReceived:
             fail("\(cell.address) is asked for what no service has")
         }
         let after: [UInt8]
@@ -176,32 +176,32 @@ final class CallWorkload: SimulatedService {
         }
     }
 
-    private func names(of tellings: [EntityTold]) -> [String] {
-        tellings.map { told in
-            let target = if case .entity(let address) = told.target { name(of: address) } else { "node" }
-            return "0x" + String(told.method, radix: 16) + " to \(target)"
+    private func names(of tellings: [SentMessage]) -> [String] {
+        tellings.map { sent in
+            let target = if case .entity(let address) = sent.target { name(of: address) } else { "node" }
+            return "0x" + String(sent.method, radix: 16) + " to \(target)"
         }
     }
 
     /// A deliberate error loses this message.
-    private func isDropped(_ told: EntityTold) -> Bool {
+    private func isDropped(_ sent: SentMessage) -> Bool {
         switch mutant {
-        case .keepsClaims: return told.method == CallRelease.method
+        case .keepsClaims: return sent.method == CallRelease.method
         case .dropsEnds:
-            guard told.method == CallForward.method, let forward = try? CallForward(serializedBytes: told.message)
+            guard sent.method == CallForward.method, let forward = try? CallForward(serializedBytes: sent.message)
             else { return false }
             return forward.notice.stage == .ended
         default: return false
         }
     }
 
-    private func withoutClients(_ told: EntityTold) -> EntityTold {
-        guard told.method == CallClaimRequest.method, var request = try? CallClaimRequest(serializedBytes: told.message)
-        else { return told }
+    private func withoutClients(_ sent: SentMessage) -> SentMessage {
+        guard sent.method == CallClaimRequest.method, var request = try? CallClaimRequest(serializedBytes: sent.message)
+        else { return sent }
         request.endpoints = []
-        var told = told
-        told.message = (try? request.serializedBytes()) ?? []
-        return told
+        var sent = sent
+        sent.message = (try? request.serializedBytes()) ?? []
+        return sent
     }
 
     private func callKind(at node: EntityNode) -> EntityDefinition<CallEntity> {
@@ -238,7 +238,7 @@ final class CallWorkload: SimulatedService {
 
     // MARK: Nodes
 
-    func received(_ message: EntityTold, at node: EntityNode) {
+    func received(_ message: SentMessage, at node: EntityNode) {
         switch message.method {
         case CallDeliver.method:
             guard let deliver = try? CallDeliver(serializedBytes: message.message) else { return }

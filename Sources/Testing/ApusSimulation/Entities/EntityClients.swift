@@ -67,7 +67,7 @@ final class EntityClients {
         }
         let timeout = world.simulation.span(world.settings.timeout)
         clients[client].ask = world.asks.begin(call, at: node, until: world.simulation.now + timeout) { outcome in
-            self.told(outcome, client, attempt)
+            self.received(outcome, client, attempt)
         }
         later(client, after: timeout) { $0.again(client, attempt) }
     }
@@ -80,7 +80,7 @@ final class EntityClients {
         send(client)
     }
 
-    private func told(_ outcome: SimulatedOutcome, _ client: Int, _ attempt: Int) {
+    private func received(_ outcome: SimulatedOutcome, _ client: Int, _ attempt: Int) {
         guard let call = clients[client].call, clients[client].attempt == attempt else { return }
         switch outcome {
         case .answered(let bytes, let epoch):

@@ -208,8 +208,9 @@ final class EntityNode {
                 ending.reminders = [.cancel(call.entity, name: name)]
             }
         case .reminded(let reminder): ending.reminders = [.delivered(reminder)]
-        case .tell(let target): ending.telling = (target, world.ledger.add(target, .telling(call.number), .told))
-        case .change, .fail, .told, .message: break
+        case .tell(let target):
+            ending.telling = (target, world.ledger.add(target, .telling(call.number), .tellReceived))
+        case .change, .fail, .tellReceived, .message: break
         }
         let answer = SimulatedContent.bytes(of: content.count)
         ending.answer = answer
@@ -262,30 +263,31 @@ final class EntityNode {
         guard isLocal(shard, epoch: cell.epoch) else { return }
         let sender = EntityHeader(
             kind: cell.address.kind, shard: shard, epoch: cell.epoch, key: cell.address.key)
-        for (index, told) in ending.tellings.enumerated() {
-            send(told, sender, id: ending.call.id?.derived(.max - UInt64(index)))
+        for (index, message) in ending.tellings.enumerated() {
+            send(message, sender, id: ending.call.id?.derived(.max - UInt64(index)))
         }
         guard let (target, number) = ending.telling else { return }
         var call = SimulatedCall(
-            entity: target, number: number, id: ending.call.id?.derived(.max), operation: .told, origin: .tell)
+            entity: target, number: number, id: ending.call.id?.derived(.max), operation: .tellReceived, origin: .tell)
         if world.mutant != .dropsEpochs { call.sender = sender }
         world.ledger.left(number, under: cell.epoch)
         tell(call, sender)
     }
 
     /// Sends a message of a service, to an entity or to a node.
-    private func send(_ told: EntityTold, _ sender: EntityHeader, id request: RequestID?) {
-        switch told.target {
+    private func send(_ message: SentMessage, _ sender: EntityHeader, id request: RequestID?) {
+        switch message.target {
         case .entity(let target):
             var call = SimulatedCall(
-                entity: target, number: 0, id: request, operation: .message(told.method, told.message), origin: .tell)
+                entity: target, number: 0, id: request, operation: .message(message.method, message.message),
+                origin: .tell)
             if world.mutant != .dropsEpochs { call.sender = sender }
             tell(call, sender)
         case .node(let name) where name == id.name:
-            later(18, after: world.simulation.span(0...1)) { self.world.service?.received(told, at: self) }
+            later(18, after: world.simulation.span(0...1)) { self.world.service?.received(message, at: self) }
         case .node(let name):
             guard let node = world.node(named: name), process.linked.contains(node.id) else { return }
-            send(to: node, 19) { node.world.service?.received(told, at: node) }
+            send(to: node, 19) { node.world.service?.received(message, at: node) }
         }
     }
 
@@ -302,13 +304,13 @@ final class EntityNode {
         let lateRate = world.service == nil ? 0.1 : world.simulation.isHealed ? 0 : 0.02
         let isLate = world.simulation.chance(lateRate)
         let delay = isLate ? world.simulation.span(50...1500) : world.simulation.span(0...5)
-        node.later(6, after: delay) { node.isTold(call, epoch: epoch, sender) }
+        node.later(6, after: delay) { node.receiveTell(call, epoch: epoch, sender) }
     }
 
-    private func isTold(_ call: SimulatedCall, epoch: Epoch, _ sender: EntityHeader?) {
+    private func receiveTell(_ call: SimulatedCall, epoch: Epoch, _ sender: EntityHeader?) {
         if let sender = call.sender, sender.isStale(knowing: { process.view[$0].epoch }) { return }
         guard admit(call, epoch: epoch) else { return }
-        world.toldCount += 1
+        world.tellCount += 1
         if let sender, sender.epoch < process.view[sender.shard].epoch {
             world.fail(
                 "\(id) accepts a message of shard \(sender.shard) under epoch \(sender.epoch), and knows a later")

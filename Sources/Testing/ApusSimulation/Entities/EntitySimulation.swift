@@ -61,7 +61,7 @@ package struct EntitySimulation: SimulationRun {
     /// Reminders that entities carried out, at least once each.
     package var firedCount: Int { workload.firedCount }
     /// Messages between entities that were accepted.
-    package var toldCount: Int { workload.toldCount }
+    package var tellCount: Int { workload.tellCount }
     /// Answers to clients that their change is uncertain.
     package var refusalCount: Int { workload.refusalCount }
     /// Steps of the record store whose client did not receive the outcome.

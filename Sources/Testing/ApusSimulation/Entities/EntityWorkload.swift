@@ -40,7 +40,7 @@ final class EntityWorkload: SimulationWorkload {
     /// By shard, the newest epoch under which it is claimed in the records.
     var claims: [UInt64: Epoch] = [:]
     var refusalCount = 0
-    var toldCount = 0
+    var tellCount = 0
     var firedCount = 0
     var lossCount = 0
     var lostCount = 0

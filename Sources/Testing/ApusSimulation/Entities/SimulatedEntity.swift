@@ -59,7 +59,7 @@ struct SimulatedCall: Sendable {
         /// Sends a message to another entity.
         case tell(EntityAddress)
         /// A message from another entity.
-        case told
+        case tellReceived
         /// A reminder.
         case reminded(Reminder)
         /// A message of a service's kind of entity, by its method.
@@ -94,7 +94,7 @@ struct SimulatedEnding: Sendable {
     /// Of an entity of a service: the error that the handler has thrown, its state afterwards, and what it sends.
     var error: ApusError?
     var content: SimulatedContent?
-    var tellings: [EntityTold] = []
+    var tellings: [SentMessage] = []
     /// The entity is released if nothing else waits for it.
     var isDone = false
 }

@@ -16,7 +16,7 @@ protocol SimulatedService: AnyObject {
     /// The change is confirmed.
     func finished(_ ending: SimulatedEnding, of cell: SimulatedCell, at node: EntityNode)
     /// A node receives a message of an entity.
-    func received(_ message: EntityTold, at node: EntityNode)
+    func received(_ message: SentMessage, at node: EntityNode)
     /// What is not stable yet after the faults; nil if everything is.
     func unrest() -> String?
     /// The invariants when everything is stable.

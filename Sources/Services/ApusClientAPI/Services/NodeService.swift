@@ -1,0 +1,61 @@
+package import ApusConfiguration
+package import ApusCore
+package import ApusStorage
+package import ServiceLifecycle
+
+/// A service of a node: of Apus, or of the binary that the node runs (D15, D16, D17, docs/decisions/24).
+///
+/// All nodes of a cluster have the same services, because a shard's entities may be active at any of them. They are
+/// created in the order of a list, before the node is a member.
+package protocol NodeService: Sendable {
+    /// Its part of the node's configuration.
+    associatedtype Configuration: ServiceConfiguration = NoConfiguration
+
+    /// Its name: the title of its metrics in the reference.
+    static var name: String { get }
+
+    /// The collections of its recorded entities and its other records.
+    static var records: RecordCatalogue { get }
+
+    /// The metrics that it exports (D13).
+    static var metrics: [MetricDescription] { get }
+
+    /// Creates the service of a node. It registers its kinds of entities, its messages between nodes, and what it
+    /// offers to other services. It can use what those before it in the list offer, and what those after it offer once
+    /// all exist.
+    ///
+    /// - Throws: an error that ends the node's start, such as 10018 if a service is missing.
+    init(_ configuration: Configuration, of node: NodeContext) throws(ApusError)
+
+    /// Adds its requests and topics for clients, over the native protocol, WebSocket and REST. Called once, when all
+    /// services exist.
+    func add(to api: inout ClientAPI)
+
+    /// Its own work, such as a queue or a listener. It is started in the order of the list when the node is a member,
+    /// and stopped in the reverse order, after its shards were handed over.
+    var work: [any Service] { get }
+}
+
+extension NodeService {
+    package static var records: RecordCatalogue { RecordCatalogue([]) }
+    package static var metrics: [MetricDescription] { [] }
+    package func add(to api: inout ClientAPI) {}
+    package var work: [any Service] { [] }
+}
+
+/// The part of a node's configuration that one service reads.
+package protocol ServiceConfiguration: Sendable {
+    /// The defaults.
+    init()
+
+    /// Reads its keys, which no other part reads.
+    ///
+    /// - Throws: 10022 with file, line and key.
+    mutating func read(_ reader: inout ConfigurationReader) throws(ApusError)
+}
+
+/// The configuration of a service without keys.
+package struct NoConfiguration: ServiceConfiguration {
+    package init() {}
+    package mutating func read(_ reader: inout ConfigurationReader) {}
+}

@@ -1,0 +1,224 @@
+import ApusClientAPI
+import ApusCluster
+import ApusContract
+import ApusCore
+import ApusSessions
+import SwiftProtobuf
+
+// Changes of models on their way: at the node of the client's connection, and at the node of the device's owner, which
+// checks the right, writes the change and publishes it. That is one message there and back; the client's node does not
+// have to live until the change is published.
+
+/// A change of a model that a client asks for.
+private struct ThingChange {
+    let device: DeviceID
+    /// The account that must have the right to control the device; nil: the device itself, which was checked.
+    let account: AccountID?
+    var message: ThingRun.OneOf_Change
+    let deadline: MonotonicTime
+    /// With the client's name, and the request's id if it has one.
+    var call: EntityCall
+
+    /// - Throws: 10005 after the deadline.
+    func timeLeft() throws(ApusError) -> Duration { try deadline.timeLeft() }
+}
+
+extension ThingService {
+    func addWrites(to api: inout ClientAPI) {
+        let most = Self.requestByteCountMax
+        api.on(ClientWritePropertyRequest.self, byteCountMax: most, orderKey: { $0.device }) {
+            request, call throws(ApusError) in
+            let write = ThingWrite.with {
+                ($0.path, $0.json, $0.ifVersion) = (request.path, request.json, request.ifVersion)
+                $0.writer = ThingWriter(call.session)
+            }
+            return try await change(request.device, .write(write), call)
+        }
+        api.on(ClientAddUserPropertyRequest.self, byteCountMax: most, orderKey: { $0.device }) {
+            request, call throws(ApusError) in
+            let add = ThingAddUser.with { ($0.name, $0.json) = (request.name, request.json) }
+            return try await change(request.device, .addUser(add), call)
+        }
+        api.on(ClientDeleteUserPropertyRequest.self, orderKey: { $0.device }) { request, call throws(ApusError) in
+            try await change(request.device, .deleteUser(.with { $0.name = request.name }), call)
+        }
+        api.on(ClientReportPropertyRequest.self, byteCountMax: most, orderKey: { _ in "things.report" }) {
+            request, call throws(ApusError) in
+            let report = ThingReport.with {
+                ($0.path, $0.json, $0.receivedVersion) = (request.path, request.json, request.receivedVersion)
+            }
+            return try await change("", .report(report), call)
+        }
+    }
+
+    /// Changes the model and publishes the change. A client that repeats the request repeats the event, with the same
+    /// versions.
+    private func change(
+        _ text: String, _ message: ThingRun.OneOf_Change, _ call: ClientCall
+    ) async throws(ApusError) -> ClientWritePropertyResponse {
+        let device = try Self.device(text, call.session)
+        var change = ThingChange(
+            device: device, account: call.session.device == nil ? call.session.account : nil, message: message,
+            deadline: call.deadline, call: call.entityCall)
+        if change.account == nil {
+            change.message.dataSince = try await access(to: device, for: call.session).dataSince
+        } else {
+            try sessions.use(device, in: call.session)
+        }
+        let ran = try await sendToOwner(&change)
+        let answer = if let ran { ran } else { try await run(change) }
+        return .with { ($0.version, $0.pending) = (answer.version, answer.isPending) }
+    }
+
+    /// Sends the change with one message to the node of the device's owner. Nil if that is this node, or if its answer
+    /// is lost. The change has the id of a request then, so that its repetition is carried out once.
+    private func sendToOwner(_ change: inout ThingChange) async throws(ApusError) -> ThingRan? {
+        let shard = ThingEntity.definition.address(change.device.rawValue).shard
+        guard !view.isLocal(shard) else { return nil }
+        var generator = SystemRandomNumberGenerator()
+        let (id, left) = (change.call.request ?? RequestID(using: &generator), try change.timeLeft())
+        change.call.request = id
+        let message = ThingRun.with { [change] in
+            ($0.device, $0.account) = (change.device.rawValue, change.account?.rawValue ?? "")
+            ($0.identity, $0.requestHigh, $0.requestLow) = (change.call.identity ?? "", id.high, id.low)
+            ($0.leftMs, $0.change) = (Int64(left.milliseconds), change.message)
+        }
+        switch try await entities.askOwner(of: shard, message, timeout: left) {
+        case .reply(let ran): return ran
+        case .isHere, .isLost: return nil
+        }
+    }
+
+    /// A change that another node sends here, to the owner.
+    func run(_ message: ThingRun) async throws(ApusError) -> ThingRan {
+        let account = AccountID(rawValue: message.account)
+        guard let device = DeviceID(rawValue: message.device), account != nil || message.account.isEmpty,
+            let part = message.change
+        else { throw ApusError(.malformed) }
+        var call = EntityCall()
+        call.identity = message.identity
+        call.request = RequestID(high: message.requestHigh, low: message.requestLow)
+        return try await run(
+            ThingChange(
+                device: device, account: account, message: part, deadline: .now() + .milliseconds(message.leftMs),
+                call: call))
+    }
+
+    /// Checks the right, changes the model, and publishes the change.
+    private func run(_ change: ThingChange) async throws(ApusError) -> ThingRan {
+        var change = change
+        if let account = change.account {
+            let access = try await sessions.access(to: change.device, for: account, control: true).get()
+            change.message.dataSince = access.dataSince
+        }
+        let changed =
+            switch change.message {
+            case .write(let write): try await send(checked: write, change)
+            case .report(let report): try await send(checked: report, change)
+            case .addUser(let add): try await send(add, change)
+            case .deleteUser(let delete): try await send(delete, change)
+            }
+        if changed.version > changed.previousVersion {
+            try await publish(
+                changed, of: change.device, request: change.call.request, timeout: try change.timeLeft())
+        }
+        return .with { ($0.version, $0.isPending) = (changed.version, changed.isPending) }
+    }
+
+    private func send<M: EntityMessage>(
+        _ message: M, _ change: ThingChange
+    ) async throws(ApusError) -> ThingChanged where M.Reply == ThingChanged {
+        try await products.thing(change.device).ask(message, timeout: try change.timeLeft(), call: change.call)
+    }
+
+    /// Sends a change that the schema of the device's product allows.
+    private func send<M: CheckedChange>(checked message: M, _ change: ThingChange) async throws(ApusError)
+        -> ThingChanged
+    {
+        let path = try ThingPath(message.path)
+        // The model refuses the others.
+        guard let root = path.root, path.name != nil, M.checkedRoots.contains(root) else {
+            return try await send(message, change)
+        }
+        let part = try ThingPart(path, message.json)
+        return try await products.change(part, of: change.device) { product throws(ApusError) in
+            var message = message
+            message.checkedProduct = product
+            return try await send(message, change)
+        }
+    }
+
+    /// A device whose id is too long for a topic has none.
+    func publish(
+        _ changed: ThingChanged, of device: DeviceID, request: RequestID?, timeout: Duration
+    ) async throws(ApusError) {
+        let event = ClientPropertyChanged.with {
+            ($0.device, $0.path, $0.json) = (device.rawValue, changed.path, changed.json)
+            ($0.version, $0.previousVersion, $0.pending) = (
+                changed.version, changed.previousVersion, changed.isPending
+            )
+        }
+        let topic = ClientTopic(kind: Self.topicKind, key: device.rawValue)
+        if topic.description.utf8.count <= ClientTopic.byteCountMax {
+            try await topics.publish(
+                event, to: topic, version: event.version, after: event.previousVersion,
+                generation: changed.dataSinceMs, request: request, timeout: timeout)
+        }
+        let time = changed.changedMs > 0 ? changed.changedMs : nil
+        for observer in ports.all((any ThingObserver).self) { await observer.changed(event, of: device, at: time) }
+    }
+}
+
+/// The node of a client has the node of the device's owner carry out a change.
+extension ThingRun: NodeMessage {
+    typealias Reply = ThingRan
+    static var method: UInt16 { 0x0057 }
+    package var isWithinBounds: Bool { (0...31_536_000_000).contains(leftMs) }
+}
+
+extension ThingRun.OneOf_Change {
+    /// Since when the device's data is that of its account.
+    fileprivate var dataSince: UInt64 {
+        get {
+            switch self {
+            case .write(let write): write.dataSinceMs
+            case .report(let report): report.dataSinceMs
+            case .addUser(let add): add.dataSinceMs
+            case .deleteUser(let delete): delete.dataSinceMs
+            }
+        }
+        set {
+            switch self {
+            case .write(var write):
+                write.dataSinceMs = newValue
+                self = .write(write)
+            case .report(var report):
+                report.dataSinceMs = newValue
+                self = .report(report)
+            case .addUser(var add):
+                add.dataSinceMs = newValue
+                self = .addUser(add)
+            case .deleteUser(var delete):
+                delete.dataSinceMs = newValue
+                self = .deleteUser(delete)
+            }
+        }
+    }
+}
+
+/// A change whose value a schema may exclude.
+private protocol CheckedChange: EntityMessage where Reply == ThingChanged {
+    /// Where it may change something that has a schema.
+    static var checkedRoots: [ThingRoot] { get }
+    var path: String { get }
+    var json: String { get }
+    var checkedProduct: String { get set }
+}
+
+extension ThingWrite: CheckedChange {
+    fileprivate static let checkedRoots: [ThingRoot] = [.writable]
+}
+
+extension ThingReport: CheckedChange {
+    fileprivate static let checkedRoots: [ThingRoot] = [.readonly, .writable, .action]
+}
