@@ -2,21 +2,21 @@ package import ApusCore
 import Foundation
 import Synchronization
 
-/// A directory with one file for each message, for a program that sends them by other means.
+/// A directory with one file for each message, for a program that sends the messages by other means.
 ///
-/// A file appears with its whole content, by a rename. Whoever has sent it removes it.
+/// A file appears with its whole content, by a rename. The program removes it after it has sent the message.
 ///
 /// Isolation: any thread; calls block for the file system.
 package final class SpoolDirectory: Sendable {
     private let path: String
     private let countMax: Int
-    /// The number of files, and when they were counted.
+    /// The number of files at the last count, and the time of the count.
     private let counted = Mutex<(count: Int, at: MonotonicTime)>((0, .zero))
     private static let countInterval = Duration.seconds(1)
 
     package init(path: String, countMax: Int) { (self.path, self.countMax) = (path, countMax) }
 
-    /// Writes a message. A repetition replaces its file.
+    /// Writes a message. A repetition of the message replaces its file.
     ///
     /// - Throws: 10007 if the directory has too many files, 10021 if the file cannot be written.
     package func write(_ message: WebhookMessage) throws(ApusError) {
@@ -32,9 +32,9 @@ package final class SpoolDirectory: Sendable {
         }
     }
 
-    /// Removes a message that was not taken yet.
+    /// Removes a message that the program has not removed yet.
     ///
-    /// - Returns: false if there is none.
+    /// - Returns: false if the message has no file.
     @discardableResult
     package func remove(_ id: String) -> Bool { unlink("\(path)/\(id).json") == 0 }
 

@@ -2,7 +2,7 @@ package import ApusConfiguration
 package import ApusCore
 
 extension WebhookConfiguration {
-    /// Reads the keys under `push.`. Throws 10022.
+    /// Reads the keys under `push.`. Throws 10022 for an invalid value.
     package mutating func read(_ reader: inout ConfigurationReader) throws(ApusError) {
         func path(_ key: String) throws(ApusError) -> String? {
             let path = try reader.path(key, default: "")

@@ -1,21 +1,21 @@
 package import ApusCore
 import ApusHTTPClient
 
-/// Posts JSON to HTTP endpoints: one attempt each, with a signature and without redirects.
+/// Posts JSON to HTTP endpoints. Each request is one attempt with a signature, and follows no redirects.
 ///
-/// Isolation: any task. ``shutdown()`` is called once, after the last request.
+/// Isolation: any task. Call ``shutdown()`` once, after the last request.
 package struct WebhookPoster: Sendable {
-    /// The longest time to resolve the host's name, connect and complete TLS. It has half of a request's time at most,
-    /// so that an endpoint that cannot be reached differs from one that does not answer.
+    /// The longest time to resolve the host's name, connect and complete TLS. It is at most half of a request's time,
+    /// so that an unreachable endpoint can be distinguished from one that does not answer.
     private static let connectTimeMax = Duration.seconds(5)
 
     private let client: HTTPClient
 
     /// - Parameters:
-    ///   - authorityFile: the certificates that `https` is checked against; nil for those of the system.
-    ///   - connectionsMax: connections to one host.
-    ///   - mayConnect: as ``HTTPClient/Settings/mayConnect``; nil: to all addresses.
-    /// - Throws: 10018 if the system cannot create another thread.
+    ///   - authorityFile: the certificates that `https` is checked against; nil: those of the system.
+    ///   - connectionsMax: the most connections to one host.
+    ///   - mayConnect: as ``HTTPClient/Settings/mayConnect``; nil: every address is allowed.
+    /// - Throws: 10018 if the system cannot create a thread.
     package init(
         authorityFile: String?, connectionsMax: Int, mayConnect: (@Sendable ([UInt8]) -> Bool)? = nil
     ) throws(ApusError) {
@@ -32,13 +32,13 @@ package struct WebhookPoster: Sendable {
     /// Sends a request.
     ///
     /// - Parameters:
-    ///   - id: the header `Idempotency-Key`.
-    ///   - secrets: each makes a signature; without one there is no header.
-    ///   - timeout: of the request and its answer together.
+    ///   - id: the value of the header `Idempotency-Key`.
+    ///   - secrets: the request has a signature for each; if there is no secret, it has no signature header.
+    ///   - timeout: the time limit of the request and its answer together.
     ///   - wallSeconds: the time of the signature, in Unix seconds.
-    ///   - answerByteCountMax: the longest answer; nil: the answer is not read.
-    /// - Returns: the status, and what was read.
-    /// - Throws: 21002 after the time-out, 10002 if the answer is longer; otherwise as ``HTTPClient/send(_:)``.
+    ///   - answerByteCountMax: the longest answer, in bytes; nil: the answer is not read.
+    /// - Returns: the status, and the body of a 2xx answer if it was read.
+    /// - Throws: 21002 after the time-out, 10002 if the answer is too long; otherwise as ``HTTPClient/send(_:)``.
     package func post(
         _ body: [UInt8], id: String, to url: String, secrets: [[UInt8]], timeout: Duration, wallSeconds: Int64,
         answerByteCountMax: Int? = nil

@@ -1,27 +1,28 @@
 package import ApusCore
 import OrderedCollections
 
-/// Messages on their way to a webhook: which is sent when, what is sent again, and what is given up.
+/// Decides when messages are sent to a webhook, sent again, and given up.
 ///
-/// A message is sent until the receiver has taken or refused it, or its time is over. The wait after a failed attempt
-/// doubles each time. At most ``Limits/sendingMax`` messages are sent at once; messages that were not sent yet come
-/// before those that are sent again, so that one that fails does not delay the others.
+/// A message is sent until the receiver accepts or refuses it, or until it expires. The delay after a failed attempt
+/// doubles each time. At most ``Limits/sendingMax`` messages are sent at once. New messages are sent before repeated
+/// ones, so that a message that fails does not delay other messages.
 ///
-/// A message that is accepted is delivered at least once: an answer may be lost. Receivers recognize repetitions by its
+/// An accepted message is delivered at least once, since its answer may be lost. Receivers recognize repetitions by the
 /// id.
 ///
-/// **Bound.** At most ``Limits/countMax`` messages are held, and an eighth of them for each owner. One more is refused.
+/// **Limit.** The queue has at most ``Limits/countMax`` messages, and an eighth of them for each owner. Another one is
+/// refused.
 ///
-/// Pure: time comes in.
+/// Pure value: the time is passed in.
 package struct WebhookQueueStateMachine: Sendable {
     package struct Limits: Sendable, Hashable {
         /// Key `push.queue_max`.
         package var countMax = 1024
         /// Key `push.sending_max`.
         package var sendingMax = 16
-        /// The wait after the first failed attempt…
+        /// The delay after the first failed attempt…
         package var retryDelay = Duration.milliseconds(250)
-        /// …and the longest one.
+        /// …and the longest delay.
         package var retryDelayMax = Duration.seconds(8)
 
         /// The most messages of one owner.
@@ -30,27 +31,27 @@ package struct WebhookQueueStateMachine: Sendable {
         package init() {}
     }
 
-    /// How an attempt ended.
+    /// The result of an attempt.
     package enum Answer: Sendable, Hashable {
         case accepted
-        /// The receiver will not take it.
+        /// The receiver does not accept the message, and another attempt would not change this.
         case refused
-        /// There was no answer, or one that asks for another attempt.
+        /// There was no answer, or the status asks for another attempt.
         case unavailable
     }
 
-    /// How a message ended.
+    /// The final result of a message.
     package enum End: Sendable, Hashable {
         case accepted
         case refused
-        /// Its time was over before the receiver answered.
+        /// The message expired before the receiver accepted or refused it.
         case expired
-        /// It was of no use any more.
+        /// The message was withdrawn with ``WebhookQueueStateMachine/cancel(_:then:at:)``.
         case cancelled
     }
 
     package enum Action: Sendable, Hashable {
-        /// Send it, and report the answer.
+        /// Send the message, and report the answer.
         case send(WebhookMessage)
         case ended(WebhookMessage, End)
     }
@@ -58,7 +59,7 @@ package struct WebhookQueueStateMachine: Sendable {
     private struct Entry: Sendable {
         let message: WebhookMessage
         var isCancelled = false
-        /// Sent after this one, unless the receiver refuses it.
+        /// The message that follows this one, unless the receiver refuses this one.
         var next: WebhookMessage?
         var attempts = 0
         var isSending = false
@@ -66,7 +67,7 @@ package struct WebhookQueueStateMachine: Sendable {
     }
 
     private let limits: Limits
-    /// By id, oldest first.
+    /// The messages by id, oldest first.
     private var entries: OrderedDictionary<String, Entry> = [:]
     private var sendingCount = 0
 
@@ -74,7 +75,7 @@ package struct WebhookQueueStateMachine: Sendable {
 
     package var count: Int { entries.count }
 
-    /// Adds a message. One with the id of a message that is held has no effect.
+    /// Adds a message. Has no effect if a message with the same id is in the queue.
     ///
     /// - Throws: 10007 if the queue is full.
     package mutating func add(_ message: WebhookMessage, at now: MonotonicTime) throws(ApusError) -> [Action] {
@@ -87,10 +88,10 @@ package struct WebhookQueueStateMachine: Sendable {
         return advance(at: now)
     }
 
-    /// The message is of no use any more. An attempt that is in progress is the last one.
+    /// Withdraws a message that is no longer needed. An attempt in progress is the last one.
     ///
-    /// - Parameter next: sent after it, if the receiver may have the message. One that is not held may have been sent
-    ///   before.
+    /// - Parameter next: a message that is sent instead if the receiver may have the withdrawn one. A message that is
+    ///   not in the queue may have been sent before.
     /// - Throws: 10007 if the queue is full.
     package mutating func cancel(
         _ id: String, then next: WebhookMessage? = nil, at now: MonotonicTime
@@ -108,7 +109,7 @@ package struct WebhookQueueStateMachine: Sendable {
         return actions
     }
 
-    /// The answer to an attempt.
+    /// Applies the result of an attempt.
     package mutating func answered(_ id: String, _ answer: Answer, at now: MonotonicTime) -> [Action] {
         guard let entry = entries[id], entry.isSending else { return [] }
         sendingCount -= 1
@@ -122,14 +123,14 @@ package struct WebhookQueueStateMachine: Sendable {
             entries[id]?.isSending = false
             entries[id]?.readyAt = now + delay
         }
-        // It takes the place of the one that has ended.
+        // The next message takes the place of the one that ended, so the limits do not apply.
         if let next = entry.next, answer != .refused, entries[next.id] == nil {
             entries[next.id] = Entry(message: next, readyAt: now)
         }
         return actions + advance(at: now)
     }
 
-    /// Sends what is ready, and gives up what is over.
+    /// Sends the messages that are ready, and removes expired ones.
     package mutating func advance(at now: MonotonicTime) -> [Action] {
         var actions: [Action] = []
         let over = entries.filter { !$0.value.isSending && $0.value.message.expiresAt <= now }
@@ -153,13 +154,13 @@ package struct WebhookQueueStateMachine: Sendable {
 
 /// A message for a webhook.
 package struct WebhookMessage: Sendable, Hashable {
-    /// The same for each repetition of the message; at most 128 bytes of letters, digits, `-`, `_` and `.`.
+    /// The same for every repetition of the message; at most 128 bytes of letters, digits, `-`, `_` and `.`.
     package let id: String
     /// JSON.
     package let body: [UInt8]
-    /// Who has a share of the messages that wait.
+    /// The owner against whose limit the message counts.
     package let owner: String
-    /// It is of no use afterwards.
+    /// The message is not sent after this time.
     package let expiresAt: MonotonicTime
 
     package init(id: String, owner: String, body: [UInt8], expiresAt: MonotonicTime) {

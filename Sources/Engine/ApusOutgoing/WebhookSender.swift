@@ -8,15 +8,15 @@ import Synchronization
 
 /// Delivers messages to a webhook and a spool directory (CALL-10).
 ///
-/// ``WebhookQueueStateMachine`` decides what is sent when. Each attempt is a POST with the headers `Idempotency-Key`
-/// and ``WebhookSignature/header``. A status of 2xx accepts the message; 408, 425, 429 and 5xx ask for another attempt,
-/// as does no answer; any other one refuses it. Redirects are not followed.
+/// ``WebhookQueueStateMachine`` decides when each message is sent. An attempt is a POST with the headers
+/// `Idempotency-Key` and ``WebhookSignature/header``. A status of 2xx accepts the message. After 408, 425, 429, 5xx or
+/// no answer, another attempt follows. Any other status refuses the message. Redirects are not followed.
 ///
-/// Isolation: ``send(_:)`` from any thread. A `Mutex` guards the machine.
+/// Isolation: any thread. A `Mutex` guards the state machine.
 package final class WebhookSender: Service {
     private let configuration: WebhookConfiguration
     private let spool: SpoolDirectory?
-    /// Serial, so that the files of a message are written and removed in order.
+    /// A serial queue, so that a message's file is written and removed in order.
     private let disk = DispatchQueue(label: "apus.push.spool")
     private let log: LogLimiter
     private let queue: Mutex<WebhookQueueStateMachine>
@@ -33,7 +33,7 @@ package final class WebhookSender: Service {
 
     private static let tick = Duration.milliseconds(50)
 
-    /// - Parameter wallSeconds: the clock of the signatures.
+    /// - Parameter wallSeconds: the clock of the signatures, in Unix seconds.
     package init(
         _ configuration: WebhookConfiguration, limited: LogLimiter, wallSeconds: @escaping @Sendable () -> Int64
     ) {
@@ -41,14 +41,14 @@ package final class WebhookSender: Service {
         spool = configuration.spoolDirectory.map { SpoolDirectory(path: $0, countMax: configuration.spoolMax) }
         (log, self.wallSeconds) = (limited, wallSeconds)
         queue = Mutex(WebhookQueueStateMachine(configuration.queue))
-        // Bounded by the machine: a message is here once for each attempt.
+        // The state machine bounds the stream: it has each message once for each attempt.
         (work, workFeed) = AsyncStream.makeStream()
     }
 
-    /// False if messages go nowhere.
+    /// False if messages have no destination.
     package var isUsed: Bool { !configuration.isEmpty }
 
-    /// Sends a message. Returns at once.
+    /// Sends a message. Returns without waiting.
     package func send(_ message: WebhookMessage) {
         if let spool {
             disk.async { [self] in
@@ -63,8 +63,8 @@ package final class WebhookSender: Service {
         }
     }
 
-    /// Does not send the message any more, and removes it from the spool directory. If it may have been sent, or was
-    /// taken from the directory, the other one follows it.
+    /// Withdraws a message, and removes it from the spool directory. If the message may have been sent, or its file was
+    /// already removed, `next` is sent after it.
     package func cancel(id: String, then next: WebhookMessage? = nil) {
         if let spool {
             disk.async { [self] in
@@ -102,10 +102,10 @@ package final class WebhookSender: Service {
         }
     }
 
-    /// Sends until the node stops.
+    /// Sends messages until the node stops.
     package func run() async throws {
         if let url = configuration.url { try await run(at: url) } else { try? await gracefulShutdown() }
-        // What was queued before is on the disk.
+        // All earlier file operations are complete after this one.
         if spool != nil { await withCheckedContinuation { done in disk.async { done.resume() } } }
     }
 
@@ -154,7 +154,7 @@ package final class WebhookSender: Service {
         log.log(.warning, "The webhook did not take a message", metadata: facts)
     }
 
-    /// What a status says of the message.
+    /// The result of an attempt by its HTTP status.
     static func answer(to status: Int) -> WebhookQueueStateMachine.Answer {
         switch status {
         case 200..<300: .accepted
@@ -163,9 +163,9 @@ package final class WebhookSender: Service {
         }
     }
 
-    /// The secret of the signatures; nil if there is none.
+    /// The secret of the signatures; nil if none is configured.
     ///
-    /// - Throws: 10022 if the file cannot be read or is empty. The attempt is then repeated.
+    /// - Throws: 10022 if the file cannot be read or is empty. The attempt is repeated.
     private func secret() throws(ApusError) -> [UInt8]? {
         guard let file = configuration.secretFile else { return nil }
         let text = try? String(contentsOfFile: file, encoding: .utf8)

@@ -2,10 +2,10 @@ import ApusCore
 import ApusCrypto
 import Foundation
 
-/// The signature of a webhook's request: the header `Apus-Signature: t=SECONDS,v1=HEX`, with another `v1` for
-/// each further secret while a secret is replaced.
+/// The signature of a webhook's request: the header `Apus-Signature: t=SECONDS,v1=HEX`. While a secret is being
+/// replaced, the header has another `v1` for each further secret.
 ///
-/// The code is an HMAC-SHA256 (RFC 2104) under the shared secret, of the seconds in decimal digits, a full stop, and
+/// The code is the HMAC-SHA256 (RFC 2104), under the shared secret, of the seconds in decimal digits, a full stop and
 /// the body. A receiver computes it again, compares it in constant time, and refuses requests that are minutes old.
 package enum WebhookSignature {
     package static let header = "Apus-Signature"

@@ -4,13 +4,13 @@ import ApusCore
 import ApusSessions
 import SwiftProtobuf
 
-/// The kinds of events that a hook may ask for.
+/// The kinds of events that a hook may subscribe to.
 enum HookEventKind: String, CaseIterable {
     case alarm, share, system, property, call
 }
 
 extension ClientAccountEvent {
-    /// - Throws: 21031 if the name is none, or the text is not JSON or longer than 4 KiB.
+    /// - Throws: 21031 if the name is not valid, or the text is not JSON or is longer than 4 KiB.
     init(
         _ topic: ClientAccountEventTopic, name: String, json: String, device: DeviceID?, at time: Int64
     ) throws(ApusError) {
@@ -44,15 +44,15 @@ struct HookEvent {
     var name: String
     var device: String
     var account: String
-    /// JSON; empty if there is none.
+    /// JSON; empty: no data.
     var data: String
     var timeMs: Int64
-    /// Of a change of a model: the model's version afterwards; 0: none.
+    /// The model's version after a change of a model; 0: not such a change.
     var version: UInt64 = 0
-    /// Part of its id. Whoever passes an event on again uses the same number and time.
+    /// Part of the event's id. A repetition of the event has the same number and time.
     var number = UInt64.random(in: 0...(.max))
 
-    /// - Parameter id: the same for each repetition.
+    /// - Parameter id: the same for every repetition of the event.
     func json(id: String) -> String {
         var fields: [(String, JSON)] = [
             ("id", .string(id)), ("topic", .string(kind.rawValue)), ("name", .string(name)),

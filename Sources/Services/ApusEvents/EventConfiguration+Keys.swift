@@ -34,7 +34,7 @@ extension EventConfiguration: ServiceConfiguration {
         sendingMax = try reader.int("hooks.sending_max", default: sendingMax, in: 8...65_536)
     }
 
-    /// True for a network without host bits, such as 10.0.0.0/8 or fd00::/8. An address is a network of one.
+    /// True for a network without host bits, such as 10.0.0.0/8 or fd00::/8. A single address is a network as well.
     package static func isNetwork(_ word: String) -> Bool {
         guard !word.hasPrefix("["), let rule = PeerRule(word) else { return false }
         return !rule.isOfSomePorts

@@ -1,51 +1,54 @@
-/// The bounds of events and hooks (D13, IV-D10, IV-D12, docs/events.md).
+/// The limits of events and hooks (D13, IV-D10, IV-D12, docs/events.md).
 package struct EventConfiguration: Sendable, Hashable {
-    /// Events that a device may report in a minute, and at once; one more is refused with 10007. Key
+    /// The most events that a device may report in a minute, and in one burst. Another one is refused with 10007. Key
     /// `events.per_minute`.
     package var perMinute = 60
-    /// Hosts that integrators may name in the URLs of their hooks: a name, or `*.` and a domain. Addresses and networks
-    /// are those to which such names may lead besides public ones. An operator may name any host. Key `hooks.hosts`.
+    /// The hosts that integrators may name in the URLs of their hooks: a name, or `*.` and a domain. Such a name may
+    /// resolve to a public address, or to an address or network that is listed here. An operator may name any host. Key
+    /// `hooks.hosts`.
     package var hosts: [String] = []
-    /// A file with the certificates that `https` is checked against; nil for those of the system. Key
+    /// A file with the certificates that `https` is checked against; nil: the certificates of the system. Key
     /// `hooks.authority_file`.
     package var authorityFile: String?
-    /// Hooks of one customer; one more is refused with 10007. Key `hooks.count_max`.
+    /// The most hooks of one customer. Another one is refused with 10007. Key `hooks.count_max`.
     package var hooksMax = 8
-    /// Events that wait for one hook; a further one is dropped. An account has an eighth, and more while at least as
-    /// much as it has is free. An eighth is for alarms only. Key `hooks.queue_max`.
+    /// The most events that wait for one hook. Another one is dropped. An account has an eighth of the places, and may
+    /// use more while at least as many are free as it uses. An eighth of all places is reserved for alarms. Key
+    /// `hooks.queue_max`.
     package var queueMax = 100_000
-    /// Bytes of the events that wait for one hook, shared as their number is. Key `hooks.queue_bytes_max`.
+    /// The most bytes of the events that wait for one hook. They are shared between accounts as the places are. Key
+    /// `hooks.queue_bytes_max`.
     package var queueByteCountMax = 64 << 20
-    /// An event that waits for longer is dropped. Key `hooks.keep_time`.
+    /// The longest time that an event waits before it is dropped. Key `hooks.keep_time`.
     package var keepTime = Duration.seconds(3 * 86_400)
-    /// Events of one hook that were refused by the endpoint and put aside, shared as those that wait are; a further one
-    /// is dropped. Key `hooks.failed_max`.
+    /// The most events of one hook that its endpoint refused and that are put aside. Another one is dropped. Accounts
+    /// share these places as they share those of the queue. Key `hooks.failed_max`.
     package var failedMax = 1000
-    /// How long an endpoint may take to take events. Key `hooks.timeout`.
+    /// The time in which an endpoint must answer a request with events. Key `hooks.timeout`.
     package var timeout = Duration.seconds(10)
-    /// Raw data that wait for an answer at this node: of all, half of it for each customer and an eighth for each
-    /// account; 10007 beyond. Key `hooks.sending_max`.
+    /// The most messages with raw data that wait for an answer at this node. A customer has half of the places, an
+    /// account an eighth. Another message is refused with 10007. Key `hooks.sending_max`.
     package var sendingMax = 256
 
-    /// Events of one request to an endpoint.
+    /// The most events of one request to an endpoint.
     package static let batchMax = 32
-    /// Statuses by which an endpoint refuses the events themselves (RFC 9110 §15.5, RFC 4918 §11.2). Any other than 2xx
-    /// asks for another attempt: the endpoint may be out of order, or not be there yet.
+    /// The statuses by which an endpoint refuses the events themselves (RFC 9110 §15.5, RFC 4918 §11.2). After any
+    /// other status than 2xx the request is repeated: the endpoint may be out of order or not yet available.
     package static let refusals: Set<Int> = [400, 413, 415, 422]
-    /// The longest JSON of an event that a device reports or an operator sends.
+    /// The longest JSON of an event from a device or an operator, in bytes.
     package static let jsonByteCountMax = 4 << 10
-    /// The longest data to a server and from it (IV-D12).
+    /// The longest data to a server and from a server (IV-D12), in bytes.
     package static let dataByteCountMax = 30_000
-    /// The longest time for which a server may work.
+    /// The longest time that a server may take to answer raw data.
     package static let answerTimeMax = Duration.seconds(60)
-    /// For how long requests are signed with the former secret, too.
+    /// The time for which requests are also signed with the previous secret, in seconds.
     package static let formerSecretTime: Int64 = 86_400
-    /// The longest URL of a hook.
+    /// The longest URL of a hook, in bytes.
     package static let urlByteCountMax = 1024
 
     package init() {}
 
-    /// Whether an integrator may name the host.
+    /// Whether an integrator may name this host.
     package func allows(host: String) -> Bool {
         let host = host.lowercased()
         return hosts.contains { pattern in

@@ -6,12 +6,12 @@ import CoreMetrics
 import Foundation
 import SwiftProtobuf
 
-// Events that the endpoint of a hook has refused, and that were put aside.
+// Events that the endpoint of a hook refused and that were put aside.
 
 extension EventService {
-    /// Events that one request names, or one page has, at most.
+    /// The most events that one request names, or that one page has.
     private static let pageMax = 100
-    /// Events of a page of a request that names all.
+    /// The page size of a request that applies to all events.
     private static let stepCount = 64
 
     func addFailedEventRequests(to api: inout ClientAPI) {
@@ -55,10 +55,11 @@ extension EventService {
         return (name, customer)
     }
 
-    /// Works on the events that a request names, or on all.
+    /// Applies `work` to the events that a request names, or to all if it names none.
     ///
-    /// - Returns: how many there were.
-    /// - Throws: 21031 for an id that is none, 8002 for one of no event, 10005 if the client waits no longer.
+    /// - Returns: the number of events.
+    /// - Throws: 21031 if an id is malformed or there are too many ids, 8002 if an id names no event, 10005 after the
+    ///   client's deadline.
     private func forEach(
         _ ids: [String], _ name: String, _ customer: String, _ call: ClientCall,
         _ work: ([HookFailedEvent]) async throws(ApusError) -> Void
@@ -76,7 +77,7 @@ extension EventService {
             try await work(named)
             return UInt64(named.count)
         }
-        // Those that are refused again meanwhile have a later time.
+        // Events that are refused again while this runs have a later time, and are left out.
         let (start, first) = (now, HookEventID(timeMs: .min, number: 0))
         var (last, count) = (first, UInt64(0))
         while true {
@@ -91,9 +92,9 @@ extension EventService {
         return count
     }
 
-    /// Lets events wait for their endpoint again: with their former ids, before younger ones.
+    /// Moves events back into the queue, with their previous ids and before younger events.
     ///
-    /// - Throws: 10007 if there is no room in the queue. Those before wait then.
+    /// - Throws: 10007 if the queue has no room. The events before that one are in the queue.
     private func retry(_ failed: [HookFailedEvent]) async throws(ApusError) {
         for failed in failed {
             let event = failed.event
@@ -117,7 +118,7 @@ extension EventService {
         await noteCleared(failed, name, of: customer)
     }
 
-    /// Drops all events of a hook that were put aside, which is deleted.
+    /// Drops all events that were put aside for a hook that is being deleted.
     func dropAll(_ name: String, of customer: String) async throws(ApusError) {
         while true {
             let page = try await records.failedEvents(of: name, of: customer, after: nil, limit: Self.stepCount)
@@ -127,8 +128,8 @@ extension EventService {
         await noteCleared([], name, of: customer)
     }
 
-    /// The queue counts the events that are put aside. If it is not reached, the count is right again when none is
-    /// left.
+    /// Updates the queue's count of events that are put aside. If the queue cannot be reached, the count stays wrong
+    /// until no such event is left.
     func noteCleared(_ failed: [HookFailedEvent], _ name: String, of customer: String) async {
         let rest = try? await records.failedEvents(of: name, of: customer, after: nil, limit: 1)
         let isEmpty = rest?.isEmpty ?? false
@@ -141,7 +142,7 @@ extension EventService {
 }
 
 extension HookStoredEvent {
-    /// Whether it is counted with the alarms.
+    /// Whether the event counts as an alarm.
     fileprivate var isAlarm: Bool { share > UInt32(HookQueue.sharesMax) }
 }
 

@@ -32,11 +32,11 @@ extension EventService {
             guard try await records.hook(name, of: customer) != nil else {
                 throw ApusError(.targetUnknown, "no such hook")
             }
-            // First: what is left of them would have no hook by which they could be dropped.
+            // The events come first: without the hook, no request could drop them.
             try await dropAll(name, of: customer)
             try await records.erase(name, of: customer)
             hooks.forget(customer)
-            // A delivery may have put events aside meanwhile. From now on none does.
+            // A delivery may have put events aside in between. None does so without the hook.
             try await dropAll(name, of: customer)
             return ClientDeleteHookResponse()
         }
@@ -48,7 +48,7 @@ extension EventService {
         }
     }
 
-    /// The customer that a request names; ``CustomerID/none`` is the cluster itself, which operators manage.
+    /// The customer that a request names. ``CustomerID/none`` stands for the cluster itself, which operators manage.
     ///
     /// - Throws: as ``ClientCall/customer(named:)``; 8002 for an unknown customer.
     func customer(_ name: String, _ call: ClientCall) async throws(ApusError) -> String {
@@ -97,7 +97,7 @@ extension EventService {
         return .with { ($0.hook, $0.secret) = (ClientHook(stored, HookQueue()), Hexadecimal.text(secret)) }
     }
 
-    /// - Throws: 21031 for a text that is no URL, 12004 for a host that an integrator may not name.
+    /// - Throws: 21031 if the text is not a URL of a hook, 12004 for a host that an integrator may not name.
     private func check(_ text: String, isOperator: Bool) throws(ApusError) {
         guard let url = HookURL(text) else {
             throw ApusError(.badParameter, "the URL is http://HOST… or https://HOST…, without a user or a fragment")
@@ -108,9 +108,10 @@ extension EventService {
     private static let hostNotAllowed = ApusError(
         .notAllowed, "the operators have not allowed this host (hooks.hosts)")
 
-    /// Sends a request to the endpoint.
+    /// Sends a request to the endpoint of a hook.
     ///
-    /// - Throws: as ``ServerPoster/post(_:)``; 12004 if the operators have withdrawn the host since the hook was set.
+    /// - Throws: as ``ServerPoster/post(_:)``; 12004 if the operators removed the host from `hooks.hosts` after the
+    ///   hook was set.
     private func post(
         _ body: JSON, id: String, to hook: HookStored, _ timeout: Duration, answerByteCountMax: Int?
     ) async throws(ApusError) -> ServerAnswer {
@@ -125,7 +126,8 @@ extension EventService {
 
     // MARK: - Events
 
-    /// Writes an event for the hooks that ask for it. The events are durable when this returns.
+    /// Writes an event for each hook that subscribes to it. The events are durable when this returns, except those that
+    /// a full queue drops.
     func enqueue(_ event: HookEvent, customer: String) async throws(ApusError) {
         for hook in try await hooks.hooks(of: customer, in: records) where hook.events.contains(event.kind.rawValue) {
             let id = HookEventID(timeMs: event.timeMs, number: event.number).description
@@ -150,9 +152,9 @@ extension EventService {
         }
     }
 
-    /// Sends a batch of a hook's events, and reports to the queue.
+    /// Sends a batch of a hook's events, and reports the result to the queue.
     func deliver(_ delivery: HookDeliver) async {
-        // It has waited for too long: its queue asks again.
+        // Too little of the delivery's time is left. The queue schedules another one.
         guard now + Int64(configuration.timeout.milliseconds) < delivery.untilMs else { return }
         var report = HookDelivered()
         do throws(ApusError) {
@@ -168,7 +170,7 @@ extension EventService {
                     LogKey.reason: "\(report.failure)", "apus.hook": "\(delivery.customer)/\(delivery.hook)",
                 ])
         }
-        // If this is lost, another attempt begins when the time of this one is over.
+        // If this report is lost, the next attempt begins when the time of this one is over.
         _ = try? await queue(delivery.hook, of: delivery.customer).ask(report, call: .once())
     }
 
@@ -177,7 +179,7 @@ extension EventService {
         let found = try await records.events(of: name, of: customer, limit: limit)
         let hook = try await records.hook(name, of: customer)
         let oldest = max(now - Int64(configuration.keepTime.milliseconds), hook?.createdMs ?? 0)
-        // The events of a hook that was deleted are of no use, also if there is another one of its name.
+        // Events of a deleted hook are not delivered, even if a new hook has its name.
         let old = found.filter { hook == nil || max($0.timeMs, $0.waitsSinceMs) < oldest }
         let batch = found.filter { hook != nil && max($0.timeMs, $0.waitsSinceMs) >= oldest }
         if let hook, let reason = try await refusal(of: batch, by: hook) {
@@ -194,9 +196,10 @@ extension EventService {
 
     /// Sends events to their endpoint.
     ///
-    /// - Returns: nil if it has taken them; why it has refused them, and not the request as such: another attempt with
-    ///   the same events would be of no use.
-    /// - Throws: as ``post(_:id:to:_:answerByteCountMax:)``; 21005 if the endpoint did not take the request.
+    /// - Returns: nil if the endpoint accepted the events; otherwise the reason for which it refused the events
+    ///   themselves. To repeat the request would have no effect then.
+    /// - Throws: as ``post(_:id:to:_:answerByteCountMax:)``; 21005 if the endpoint did not accept the request for
+    ///   another reason.
     private func refusal(of batch: [HookStoredEvent], by hook: HookStored) async throws(ApusError) -> String? {
         guard let first = batch.first, let last = batch.last else { return nil }
         let body = JSON.object([
@@ -212,7 +215,7 @@ extension EventService {
         return "the server answered with the status \(answer.status)"
     }
 
-    /// Puts an event aside, or drops it if there is no room, or if the hook has been deleted meanwhile.
+    /// Puts an event aside. Drops it if there is no room, or if the hook was deleted in between.
     private func putAside(_ event: HookStoredEvent, reason: String) async throws(ApusError) {
         let isKept = try await queue(event.hook, of: event.customer)
             .ask(HookRefused.with { $0.share = event.share }, call: .once()).kept
@@ -231,9 +234,10 @@ extension EventService {
 
     /// Sends raw data to a handler or a hook, and returns its answer.
     ///
-    /// - Throws: 12004 if the client is an app whose token is for certain devices only: temporary access does not
-    ///   include the integrator's servers (IV-A3); 21031 if the URL is none, 21008 if the data is too long, 21005 if
-    ///   there is no such server or it fails, 21002 after the time-out, 10007 if too many wait for an answer.
+    /// - Throws: 12004 for an app whose token is restricted to certain devices: temporary access does not include the
+    ///   integrator's servers (IV-A3); 20011 if the device is disabled; 21031 if the URL is not valid; 21008 if the
+    ///   data is too long; 21005 if there is no such server or it fails; 21002 after the time-out; 10007 if too many
+    ///   messages wait for an answer.
     private func send(_ request: ClientSendToServerRequest, _ call: ClientCall) async throws(ApusError) -> [UInt8] {
         guard call.session.role != .app || call.session.allowedDevices == nil else {
             throw ApusError(.notAllowed, "the token is for the use of certain devices only")
@@ -254,7 +258,7 @@ extension EventService {
         }
         defer { slots.withLock { $0.giveBack(customer: customer, account: account) } }
         let asked = request.timeoutMs == 0 ? EventConfiguration.answerTimeMax : .milliseconds(Int(request.timeoutMs))
-        // Early enough to say how it ended.
+        // The server's time ends early enough to answer the client before its deadline.
         let left = max(try call.timeLeft() - .milliseconds(100), .milliseconds(10))
         let timeout = min(asked, EventConfiguration.answerTimeMax, left)
         do throws(ApusError) {
@@ -296,7 +300,7 @@ extension EventService {
                 .warning, "A server did not take raw data",
                 metadata: Logger.facts(of: error).merging(["apus.hook": "\(customer)/\(name)"]) { $1 })
             guard error.code == .passToServerFailed || error.code == .notAllowed else { throw error }
-            // The cause may name what is inside the integrator's network.
+            // The message may reveal the integrator's internal network.
             throw ApusError(.passToServerFailed)
         }
     }
@@ -313,9 +317,9 @@ extension EventService {
         return (first, path)
     }
 
-    /// The integrator whose servers a client reaches.
+    /// The customer whose servers a client reaches.
     ///
-    /// - Throws: 20011 if the client is a device that is disabled.
+    /// - Throws: 20011 if the client is a disabled device.
     private func customer(of session: Session) async throws(ApusError) -> String {
         if let device = session.device {
             let record = try await sessions.record(of: device)
@@ -327,7 +331,7 @@ extension EventService {
 }
 
 extension EntityCall {
-    /// A call that is carried out once, also if it is sent again.
+    /// A call that is carried out once, even if it is sent again.
     static func once() -> EntityCall {
         var call = EntityCall()
         call.request = RequestID(high: .random(in: 0...(.max)), low: .random(in: 0...(.max)))
@@ -336,7 +340,7 @@ extension EntityCall {
 }
 
 extension HookStored {
-    /// The secrets that are valid, the newest first.
+    /// The valid secrets, the newest first.
     func secrets(at seconds: Int64) -> [[UInt8]] {
         [Array(secret)] + (formerUntilS > seconds ? [Array(formerSecret)] : [])
     }

@@ -14,17 +14,17 @@ import Synchronization
 /// Events of devices and accounts (IV-D10), raw data to servers (IV-D12), and the hooks of integrators
 /// (docs/events.md).
 ///
-/// An event goes to the topic `events/ACCOUNT` of each account that may use the device, and to the hooks of the
-/// device's integrator. Both have it before the device receives its answer.
+/// An event is published to the topic `events/ACCOUNT` of each account that may use the device, and written for the
+/// hooks of the device's integrator. The device receives its answer after both.
 ///
-/// Concurrency model: any thread. `Mutex`es guard the limits and the hooks that are remembered.
+/// Concurrency model: any thread. `Mutex`es guard the limits and the cached hooks.
 package final class EventService: NodeService, Service {
     package static let name = "Events and hooks"
     package static let records = HookRecords.catalogue
 
     /// The kind of the topics; the key is the account.
     package static let topicKind = "events"
-    /// Events of an account that are kept for clients that were away, for a week.
+    /// The events of an account that are kept for a week, for clients that were disconnected.
     static let retention = TopicRetention(eventsMax: 64, byteCountMax: 48 << 10, idleTime: .seconds(7 * 86_400))
 
     let configuration: EventConfiguration
@@ -52,11 +52,11 @@ package final class EventService: NodeService, Service {
     let unanswered = Counter(label: "apus_server_messages_total", dimensions: [("result", "failed")])
     let refused = Counter(label: "apus_server_messages_total", dimensions: [("result", "refused")])
 
-    /// Deliveries that wait for a task. One more is left out: its queue asks again.
+    /// The most deliveries that wait for a task. Another one is discarded, and its queue schedules it again.
     private static let deliveriesMax = 4096
     /// How often this node looks for events whose queues have lost their state.
     private static let lookInterval = Duration.seconds(15)
-    /// Batches that this node delivers at once.
+    /// The most batches that this node delivers at once.
     private static let deliveringMax = 128
 
     package init(_ configuration: EventConfiguration, of node: NodeContext) {
@@ -84,7 +84,7 @@ package final class EventService: NodeService, Service {
 
     package var work: [any Service] { [poster, self] }
 
-    /// Registers the requests, and the topic.
+    /// Registers the requests and the topic.
     package func add(to api: inout ClientAPI) {
         api.on(ClientReportEventRequest.self, byteCountMax: 16 << 10, orderKey: { _ in "events.report" }) {
             [self] request, call throws(ApusError) in
@@ -111,7 +111,7 @@ package final class EventService: NodeService, Service {
             })
     }
 
-    /// Unix milliseconds of the cluster's clock.
+    /// The time of the cluster's clock, in Unix milliseconds.
     var now: Int64 { clock.wallMilliseconds() }
 
     func queue(_ hook: String, of customer: String) -> EntityRef<EntityCell<HookQueue>> {
@@ -120,7 +120,7 @@ package final class EventService: NodeService, Service {
 
     // MARK: - Events
 
-    /// A device reports an event.
+    /// Publishes an event that a device reports.
     ///
     /// - Throws: 10007 after too many events, 21031 if the event is not valid, 8003 if the device is bound to no
     ///   account, 20011 if it is disabled.
@@ -141,7 +141,7 @@ package final class EventService: NodeService, Service {
 
     /// Sends a notice of topic `system` to an account, and to the hooks of its customer.
     ///
-    /// - Parameter request: names the notice where it may be sent again.
+    /// - Parameter request: identifies the notice if the caller may repeat it.
     /// - Throws: 21031 if the name or the JSON is not valid, otherwise as ``EntityRef/ask(_:timeout:call:)``.
     package func notify(
         _ account: AccountID, _ name: String, json: String, device: DeviceID?, request: RequestID?
@@ -155,12 +155,13 @@ package final class EventService: NodeService, Service {
         _ event: ClientAccountEvent, to accounts: [AccountID], owner: AccountID, customer: String,
         request: RequestID? = nil
     ) async throws(ApusError) {
-        // The accounts first, and the owner before its guests: they need no record store, so one that is full keeps no
-        // alarm from them. Whoever reports again because a hook does not have the event may be heard twice.
+        // The topics come first, that of the owner before those of its guests. They need no record store, so a full
+        // store does not hold back an alarm. If the write for a hook fails and the device repeats its report, the
+        // accounts may receive the event twice.
         for account in [owner] + accounts.filter({ $0 != owner }) where accounts.contains(account) {
             let topic = ClientTopic(kind: Self.topicKind, key: account.rawValue)
             guard topic.description.utf8.count <= ClientTopic.byteCountMax else { continue }
-            // A device of another account must not make the account lose what its own devices have reported.
+            // Events of a foreign device must not displace the events of the account's own devices.
             let sender = TopicSender(event.device, isForeign: account != owner)
             try await topics.publish(event, to: topic, sender: sender, request: request)
         }
@@ -172,16 +173,16 @@ package final class EventService: NodeService, Service {
             customer: customer)
     }
 
-    /// Passes the end of a call to the hooks of its parties' customers. They are durable when this returns.
+    /// Passes the end of a call to the hooks of the customers of its parties. The events are durable when this returns.
     ///
     /// - Parameters:
-    ///   - call: its id; the same call has the same event.
+    ///   - call: the id of the call. It determines the id of the event.
     ///   - reason: the name of the event.
     ///   - json: the record of the call.
-    ///   - devices: those that took part.
-    ///   - accounts: as `devices`.
-    ///   - time: of the end, in Unix milliseconds.
-    /// - Throws: 10021, 10005 and 10010 if a hook's events cannot be written now.
+    ///   - devices: the devices that took part.
+    ///   - accounts: the accounts that took part.
+    ///   - time: the end of the call, in Unix milliseconds.
+    /// - Throws: 10021, 10005 and 10010 if the events of a hook cannot be written.
     package func ended(
         call: String, reason: String, json: String, devices: [DeviceID], accounts: [AccountID], at time: Int64
     ) async throws(ApusError) {
@@ -199,7 +200,7 @@ package final class EventService: NodeService, Service {
         for customer in customers { try await enqueue(event, customer: customer) }
     }
 
-    /// Delivers the events of hooks whose queues are at this node, until the node stops.
+    /// Delivers the events of the hooks whose queues are at this node, until the node stops.
     package func run() async throws {
         await cancelWhenGracefulShutdown {
             await withDiscardingTaskGroup { group in
@@ -209,8 +210,8 @@ package final class EventService: NodeService, Service {
         }
     }
 
-    /// Wakes queues that have lost their state, and removes the events of deleted hooks: at the start of the node, and
-    /// then every ``lookInterval``.
+    /// Wakes queues that lost their state, and removes the events of deleted hooks: once after the start of the node,
+    /// and then every ``lookInterval``.
     private func findForgotten() async {
         var pause = Duration.seconds(Double.random(in: 1...3))
         while (try? await Task.sleep(for: pause)) != nil {
@@ -227,10 +228,10 @@ package final class EventService: NodeService, Service {
 }
 
 extension EventService: RelationObserver {
-    /// Notifies the accounts. If this node dies before, they are not notified.
+    /// Notifies the accounts of a change of rights. If this node dies first, they are not notified.
     package func related(_ device: DeviceID, _ change: DeviceRelationChange, before: DeviceRecord?) async {
-        // Nobody is notified of a request that changed nothing: a repeated one, or one to end a share that does not
-        // exist, which any account may send.
+        // A request that changed nothing is not published. It may be a repetition, or end a share that does not exist;
+        // any account may send such a request.
         guard before?.isChanged(by: change) ?? change.createsRecord else { return }
         let (name, other, json): (String, AccountID?, String) =
             switch change {
@@ -263,8 +264,9 @@ extension EventService: RelationObserver {
 }
 
 extension EventService {
-    /// Whether the other account is notified too. An account that was invited, and did not accept, hears of the
-    /// invitation, and not of its end; and of as many by one account as a device may report events.
+    /// Whether the other account is notified, too. An invited account that has not accepted is notified of the
+    /// invitation, but not of its end. The invitations by one account have the same rate limit as the events of a
+    /// device.
     private func mayHear(
         _ other: AccountID, _ change: DeviceRelationChange, by owner: AccountID, _ before: DeviceRecord?
     ) -> Bool {
@@ -275,7 +277,7 @@ extension EventService {
         return true
     }
 
-    /// The account has to accept first.
+    /// Whether the account must accept the share first.
     private static func isInvited(
         _ account: AccountID, by change: DeviceRelationChange, _ before: DeviceRecord?
     ) -> Bool {
@@ -298,7 +300,7 @@ extension EventService: ThingObserver {
                 kind: .property, name: change.path, device: device.rawValue,
                 account: record.account?.rawValue ?? "", data: change.json, timeMs: time ?? now)
             event.version = change.version
-            // Events of one millisecond are in the order of their numbers, and a repetition has the same one.
+            // Events of one millisecond are in the order of their numbers. A repetition has the same number.
             if time != nil { event.number = change.version << 40 | StableHash.hash(device.rawValue) >> 24 }
             try await enqueue(event, customer: record.customer?.rawValue ?? CustomerID.none)
         } catch {

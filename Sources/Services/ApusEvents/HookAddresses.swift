@@ -1,13 +1,13 @@
 import ApusCore
 import ApusTraversal
 
-/// The addresses to which hooks of integrators may lead.
+/// The addresses that a node may connect to for hooks of integrators.
 package struct HookAddresses: Sendable {
-    /// All special ranges are closed.
+    /// Refuses all special-purpose ranges.
     private let policy = PeerPolicy()
-    /// Those that the operators have named.
+    /// Addresses that the operators listed in `hooks.hosts`.
     private let named: Set<TransportAddress>
-    /// The networks that they have named.
+    /// Networks that the operators listed there.
     private let networks: [PeerRule]
 
     package init(_ configuration: EventConfiguration) {
@@ -20,7 +20,7 @@ package struct HookAddresses: Sendable {
         networks = configuration.hosts.compactMap { $0.contains("/") ? PeerRule($0) : nil }
     }
 
-    /// - Parameter bytes: 4 or 16.
+    /// - Parameter bytes: an address of 4 or 16 bytes.
     package func allow(_ bytes: [UInt8]) -> Bool {
         guard let address = TransportAddress(bytes: bytes, port: 0) else { return false }
         return named.contains(address) || networks.contains { $0.contains(host: address) }

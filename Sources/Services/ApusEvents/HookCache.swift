@@ -2,7 +2,7 @@ import ApusCore
 import ApusThings
 import Synchronization
 
-/// Hooks as this node has read them. A change at another node is seen within ``life``.
+/// Hooks as this node read them last. A change at another node is visible within ``life``.
 ///
 /// Isolation: any thread.
 final class HookCache: Sendable {
@@ -13,7 +13,7 @@ final class HookCache: Sendable {
     }
 
     static let life = Duration.seconds(2)
-    /// Customers that are remembered at once.
+    /// The most customers whose hooks are cached.
     fileprivate static let countMax = 1024
     private let state = Mutex(State())
 
@@ -36,7 +36,7 @@ final class HookCache: Sendable {
         return found
     }
 
-    /// This node has changed a hook.
+    /// Removes a customer's hooks after this node changed one.
     func forget(_ customer: String) {
         state.withLock { state in
             state.hooks[customer] = nil
@@ -45,7 +45,8 @@ final class HookCache: Sendable {
     }
 }
 
-/// How many messages to servers wait for an answer: a customer has half of all at most, and an account an eighth.
+/// Limits how many messages to servers wait for an answer. A customer has at most half of the places, an account an
+/// eighth.
 ///
 /// Pure value.
 package struct ServerSlots: Sendable {
@@ -56,7 +57,7 @@ package struct ServerSlots: Sendable {
 
     package init(countMax: Int) { self.countMax = countMax }
 
-    /// False if all that it may have are taken.
+    /// Takes a place. Returns false if the customer, the account or the node has no free place.
     package mutating func take(customer: String, account: String) -> Bool {
         guard count < countMax, customers[customer, default: 0] < max(1, countMax / 2),
             accounts[account, default: 0] < max(1, countMax / 8)

@@ -5,7 +5,7 @@ import ApusWire
 import Foundation
 import SwiftProtobuf
 
-// The queue of a hook at the owner of its shard. It is replicated, and the events are records.
+// The queue of a hook at the owner of its shard. Its state is replicated; the events themselves are records.
 
 extension EntityKind {
     static let hookQueues = Self(rawValue: 16)
@@ -24,7 +24,7 @@ extension HookWritten: EntityMessage {
 extension HookDelivered: EntityMessage {
     typealias Reply = HookDeliveredReply
     static var method: UInt16 { 0x0162 }
-    /// A batch has fewer events than this.
+    /// The limit of each count of a report. A batch has fewer events.
     private static var eventsMax: UInt64 { 65_536 }
     package var isWithinBounds: Bool {
         delivered <= Self.eventsMax && expired <= Self.eventsMax && refused <= Self.eventsMax
@@ -58,28 +58,28 @@ extension HookCleared: EntityMessage {
     package var isWithinBounds: Bool { shares.count <= HookQueue.shareNumberMax }
 }
 
-/// The owner of a hook asks its own node to deliver.
+/// The owner of a hook's shard asks its own node to deliver.
 extension HookDeliver: NodeMessage {
     typealias Reply = HookDeliverTaken
     static var method: UInt16 { 0x004b }
 }
 
-/// The kind of the queues.
+/// The kind of entity of hook queues.
 struct HookKind {
     private static let reminder = "deliver"
 
-    /// This node: it delivers.
+    /// This node, which delivers.
     let node: NodeName
     let bounds: HookBounds
-    /// How long a node may take for a batch, in milliseconds.
+    /// The time in which a node must deliver a batch, in milliseconds.
     let sendingTime: Int64
 
-    /// False for texts that are longer than any names of a customer and of a hook.
+    /// False if a text is too long for the name of a customer or a hook.
     static func areNames(_ customer: String, _ hook: String) -> Bool {
         max(customer.utf8.count, hook.utf8.count) <= 256
     }
 
-    /// The key has a bounded length, and the names of a customer and its hook together may be longer.
+    /// The key is a digest: its length is bounded, and the two names together may be longer.
     static func address(_ hook: String, of customer: String) -> EntityAddress {
         let digest = SHA256.hash(data: Array("\(customer)/\(hook)".utf8)).prefix(16)
         return EntityAddress(kind: .hookQueues, key: Hexadecimal.text(digest))

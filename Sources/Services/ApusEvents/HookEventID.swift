@@ -10,7 +10,7 @@ package struct HookEventID: Sendable, Hashable, CustomStringConvertible {
 
     init(timeMs: Int64, number: UInt64) { (self.timeMs, self.number) = (timeMs, number) }
 
-    /// - Throws: 21031 for a text that is no id.
+    /// - Throws: 21031 if the text is not an id.
     init(checking text: String) throws(ApusError) {
         let parts = text.split(separator: "-", omittingEmptySubsequences: false)
         guard parts.count == 2, let time = Int64(parts[0]), let number = UInt64(parts[1], radix: 16) else {

@@ -2,17 +2,17 @@ import ApusCore
 import Foundation
 import SwiftProtobuf
 
-/// The bounds of the events that wait for one hook.
+/// The limits of the events that wait for one hook.
 ///
-/// An account has an eighth of the places and of the bytes. It may have more while at least as much as it has is free.
-/// Its alarms are counted by themselves. An eighth of the queue is for alarms only.
+/// An account has an eighth of the places and of the bytes. It may use more while at least as much is free as it uses.
+/// An account's alarms are counted separately. An eighth of the queue is reserved for alarms.
 package struct HookBounds: Sendable, Hashable {
     package var countMax: Int
     package var byteCountMax: Int
-    /// Events that are put aside; shared in the same way.
+    /// Events that are put aside. An account's share of them is computed in the same way.
     package var failedMax: Int
 
-    /// A part of this is one account's, and such a part is for alarms only.
+    /// An account has one of so many parts, and one part is reserved for alarms.
     private static let parts = 8
 
     package init(countMax: Int, byteCountMax: Int, failedMax: Int = 1000) {
@@ -36,42 +36,43 @@ package struct HookBounds: Sendable, Hashable {
     }
 }
 
-/// The owner's view of the events that wait for a hook: when a node delivers them, and how often that has failed.
-/// The events are records.
+/// The state of a hook's queue at the shard's owner: when a node delivers the events that wait, and how often that
+/// failed. The events themselves are records.
 ///
-/// A node delivers one batch at a time. If it dies, the next attempt begins when its time is over.
+/// A node delivers one batch at a time. If the node dies, the next attempt begins when the time of its attempt is over.
 ///
-/// An endpoint that refuses the events of a request receives half of them next, until it refuses a single one. That
-/// event is put aside, and the others go on in their order; requests grow again while they are taken. An endpoint that
-/// refuses many events one after the other is asked more and more rarely: it may be out of order.
+/// If an endpoint refuses the events of a request, the next request has half of them, until the endpoint refuses a
+/// single event. That event is put aside, and the other events follow in their order. Requests grow again while the
+/// endpoint accepts them. If an endpoint refuses many events in succession, the requests are delayed more and more,
+/// since the endpoint may be out of order.
 ///
-/// The counts come from earlier owners and from other nodes. A count that is wrong makes no node fail, and is right
-/// again once the queue is empty.
+/// The counts come from previous owners and from other nodes. A wrong count makes no node fail, and is corrected once
+/// the queue is empty.
 ///
 /// Pure value; times are Unix milliseconds of the cluster's clock.
 extension HookQueue {
-    /// The wait after the first failed attempt; it doubles with each…
+    /// The delay after the first failed attempt. It doubles with each further failure…
     static let retryDelay: Int64 = 500
-    /// …up to this.
+    /// …up to this value.
     static let retryDelayMax: Int64 = 60_000
-    /// The shares of accounts in a queue, and as many again for their alarms. More accounts than these have the same
-    /// share as another one.
+    /// The number of shares for accounts in a queue, with as many again for their alarms. Several accounts may have the
+    /// same share.
     package static let sharesMax = 256
-    /// The largest number of a share.
+    /// The largest share number.
     static let shareNumberMax = 2 * sharesMax
-    /// Events that are put aside one after the other before the endpoint is waited for.
+    /// The number of events that are put aside in succession before the next request is delayed.
     static let refusalsMax: UInt32 = 8
-    /// The longest reason of a failure, in characters.
+    /// The longest stored reason of a failure, in characters.
     private static let failureLengthMax = 256
 
-    /// The number of an account's share, from 1. Its other events do not keep its alarms out.
+    /// The number of an account's share, from 1. Alarms have a separate share, so other events cannot displace them.
     package static func share(of account: String, isAlarm: Bool) -> UInt32 {
         UInt32(StableHash.hash(account) % UInt64(sharesMax)) + 1 + (isAlarm ? UInt32(sharesMax) : 0)
     }
 
-    /// An event was written.
+    /// Counts an event that was written.
     ///
-    /// - Returns: false if there is no room for it: the event is to be removed.
+    /// - Returns: false if the queue has no room. The caller then removes the event.
     package mutating func written(_ event: HookWritten, at now: Int64, within bounds: HookBounds) -> Bool {
         (customer, hook) = (event.customer, event.hook)
         guard hasRoom(for: event, bounds) else {
@@ -92,7 +93,7 @@ extension HookQueue {
     private func hasRoom(for event: HookWritten, _ bounds: HookBounds) -> Bool {
         let all = event.alarm ? bounds : bounds.withoutAlarms
         guard all.haveRoom(after: waiting, byteCount, for: event) else { return false }
-        // One event of an account has room, whatever its size.
+        // A share without waiting events has room for an event of any size.
         guard let own = shares.first(where: { $0.number == event.share }) else { return true }
         var part = bounds.ofOneAccount
         part.countMax = max(part.countMax, all.countMax - Int(clamping: waiting))
@@ -104,16 +105,17 @@ extension HookQueue {
         shares.add(event.share, byteCount: UInt64(event.byteCount))
     }
 
-    /// Events wait in the records. A queue that has lost its state, with the deaths of its owner and its standby,
-    /// begins again.
+    /// Notes that events wait in the records. A queue that lost its state, because its owner and its standby died,
+    /// starts again.
     package mutating func found(_ customer: String, _ hook: String, at now: Int64) {
         guard dueMs == nil else { return }
         (self.customer, self.hook, waiting, nextMs) = (customer, hook, max(waiting, 1), now)
     }
 
-    /// Whether a node is to deliver now. It then has `time` milliseconds.
+    /// Whether a node must deliver now. If so, the node has `time` milliseconds from now.
     package mutating func begins(at now: Int64, for time: Int64) -> Bool {
-        // A node that has died does not report. A clock that went back stops neither an attempt nor the next one.
+        // A node that died does not report. After a backward step of the clock, neither an attempt nor a delay lasts
+        // longer than usual.
         let isSending = sendingUntilMs > now && sendingUntilMs <= now + time
         let isDue = nextMs > 0 && (nextMs <= now || nextMs > now + Self.retryDelayMax)
         guard !isSending, isDue || sendingUntilMs > 0 else { return false }
@@ -121,9 +123,9 @@ extension HookQueue {
         return true
     }
 
-    /// The endpoint has refused a single event.
+    /// Counts an event that the endpoint refused as the only one of its request.
     ///
-    /// - Returns: false if there is no room for it: the event is to be removed.
+    /// - Returns: false if there is no room to put it aside. The caller then removes the event.
     package mutating func refuses(_ event: HookRefused, within bounds: HookBounds) -> Bool {
         let own = failedShares.first { $0.number == event.share }?.events ?? 0
         let part = max(bounds.ofOneAccount.failedMax, bounds.failedMax - Int(clamping: failed))
@@ -136,7 +138,7 @@ extension HookQueue {
         return true
     }
 
-    /// Events that were put aside are so no longer.
+    /// Subtracts events that are no longer put aside.
     package mutating func cleared(_ message: HookCleared) {
         for share in message.shares {
             failed -= min(failed, share.events)
@@ -145,7 +147,7 @@ extension HookQueue {
         if message.all { (failed, failedShares) = (0, []) }
     }
 
-    /// A node has ended to deliver.
+    /// Applies the report of a node that finished a delivery.
     package mutating func ended(_ report: HookDelivered, at now: Int64) {
         sendingUntilMs = 0
         let left = report.delivered.addingSaturating(report.expired).addingSaturating(report.refused == 1 ? 1 : 0)
@@ -163,7 +165,7 @@ extension HookQueue {
         (failures, failure, refusals) = (0, "", 0)
         suspects -= min(suspects, UInt32(clamping: report.delivered))
         if suspects > 0 {
-            // What was refused is among the rest of them.
+            // The event that was refused is among the remaining suspects.
             batch = max(1, suspects / 2)
         } else {
             batch = batch < HookBatch.countMax / 2 ? batch * 2 : 0
@@ -176,7 +178,7 @@ extension HookQueue {
         more = false
     }
 
-    /// The endpoint has refused the events of a request, and not the request as such.
+    /// Applies a report that the endpoint refused the events themselves.
     private mutating func wasRefused(_ report: HookDelivered, at now: Int64) {
         (failure, more) = (String(report.failure.prefix(Self.failureLengthMax)), false)
         suspects = report.refused == 1 ? 0 : min(report.refused, HookBatch.countMax)
@@ -191,15 +193,15 @@ extension HookQueue {
         Backoff.wait(after: Int(failures), first: retryDelay, longest: retryDelayMax)
     }
 
-    /// When the queue is to be looked at next; nil: not before an event comes.
+    /// When the queue must be advanced next; nil: when the next event is written.
     package var dueMs: Int64? { nextMs > 0 ? nextMs : sendingUntilMs > 0 ? sendingUntilMs : nil }
 }
 
-/// The events of one request to an endpoint.
+/// The number of events in one request to an endpoint.
 enum HookBatch {
     static let countMax = UInt32(EventConfiguration.batchMax)
 
-    /// - Parameter asked: as ``HookQueue`` has it.
+    /// - Parameter asked: the `batch` of ``HookQueue``; 0: no limit but the maximum.
     static func count(_ asked: UInt32) -> Int { asked == 0 ? Int(countMax) : Int(min(asked, countMax)) }
 }
 
@@ -221,7 +223,7 @@ extension [HookShare] {
         self[index].byteCount -= Swift.min(self[index].byteCount, share.byteCount)
     }
 
-    /// The events of these, counted by the shares of their accounts.
+    /// Counts events by the shares of their accounts.
     init(_ events: [HookStoredEvent]) {
         self = Dictionary(grouping: events, by: \.share).filter { $0.key != 0 }.map { number, events in
             .with {
@@ -233,7 +235,7 @@ extension [HookShare] {
 }
 
 extension HookDelivered {
-    /// A report on events that were delivered, and on some that had expired.
+    /// A report of delivered events and of events that expired.
     init(_ delivered: [HookStoredEvent], expired: [HookStoredEvent], more: Bool) {
         self.init()
         (self.delivered, self.expired, self.more) = (UInt64(delivered.count), UInt64(expired.count), more)
@@ -242,8 +244,8 @@ extension HookDelivered {
         shares = [HookShare](removed)
     }
 
-    /// A report on events that the endpoint has refused, and on some that had expired. A single refused event has left
-    /// the queue.
+    /// A report of events that the endpoint refused and of events that expired. A single refused event leaves the
+    /// queue.
     init(refused: [HookStoredEvent], expired: [HookStoredEvent], reason: String) {
         self.init(refused.count == 1 ? refused : [], expired: expired, more: true)
         (delivered, self.refused, failure) = (0, UInt32(refused.count), reason)

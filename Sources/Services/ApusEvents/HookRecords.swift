@@ -17,7 +17,7 @@ package struct HookRecords: Sendable {
         OrderedKey(.text(event.customer), .text(event.hook), .signed(event.timeMs), .unsigned(event.number))
     }
 
-    /// Attempts of a change if others change the same hook.
+    /// The most attempts of a change while other nodes change the same hook.
     private static let attemptsMax = 16
     private static let busy = ApusError(.overloaded, "the hook is being changed by too many others; try again")
 
@@ -27,7 +27,7 @@ package struct HookRecords: Sendable {
 
     // MARK: Hooks
 
-    /// Whether there is a hook of any customer.
+    /// Whether any customer has a hook.
     func hasHooks() async throws(ApusError) -> Bool { try await !store.page(Self.hooks, limit: 1).records.isEmpty }
 
     func hook(_ name: String, of customer: String) async throws(ApusError) -> HookStored? {
@@ -38,9 +38,9 @@ package struct HookRecords: Sendable {
         try await store.page(Self.hooks, prefix: OrderedKey(.text(customer))).records.map(\.body)
     }
 
-    /// Adds a hook, or changes it.
+    /// Adds or changes a hook.
     ///
-    /// - Throws: 10007 beyond `countMax`, and after too many other changes; what `change` throws.
+    /// - Throws: 10007 beyond `countMax`, or after too many concurrent changes; errors of `change`.
     package func put(
         _ name: String, of customer: String, countMax: Int,
         _ change: (inout HookStored) throws(ApusError) -> Void
@@ -48,7 +48,7 @@ package struct HookRecords: Sendable {
         try await store.change(attempts: Self.attemptsMax, otherwise: Self.busy) {
             () async throws(ApusError) -> (HookStored, RecordStep?) in
             let found = try await store.record(Self.hooks, Self.key(name, customer))
-            // Two that are added at once may be one too many.
+            // Concurrent additions may exceed the limit.
             if found == nil, try await hooks(of: customer).count >= countMax {
                 throw ApusError(.overloaded, "there are \(countMax) hooks already")
             }
@@ -81,7 +81,7 @@ package struct HookRecords: Sendable {
 
     /// Removes events.
     ///
-    /// - Throws: 10021 if they cannot be removed: they are then delivered again.
+    /// - Throws: 10021 if the events cannot be removed. They are then delivered again.
     func erase(_ events: [HookStoredEvent]) async throws(ApusError) {
         let writes = events.map { Self.events.erase(Self.events.key(of: $0), fence: .none) }
         for outcome in await store.commit(writes.map { RecordStep($0) }) { _ = try outcome.get() }
@@ -89,12 +89,12 @@ package struct HookRecords: Sendable {
 
     // MARK: Events that were put aside
 
-    /// Puts an event that its endpoint has refused aside. It no longer waits.
+    /// Puts aside an event that its endpoint refused. The event no longer waits.
     ///
-    /// The hook must exist in the same step: without it nobody could drop what is put aside.
+    /// The step requires that the hook exists: without the hook, no request could drop the event.
     ///
-    /// - Returns: false if there is no hook. The event is removed then.
-    /// - Throws: 10007 after too many changes of the hook in the meantime.
+    /// - Returns: false if the hook does not exist. The event is then removed.
+    /// - Throws: 10007 after too many concurrent changes of the hook.
     package func putAside(_ event: HookStoredEvent, reason: String, at now: Int64) async throws(ApusError) -> Bool {
         let failed = HookFailedEvent.with { ($0.event, $0.reason, $0.failedMs) = (event, reason, now) }
         let hook = Self.key(event.hook, event.customer)
@@ -112,7 +112,7 @@ package struct HookRecords: Sendable {
         }.value
     }
 
-    /// Lets an event that was put aside wait again.
+    /// Moves an event that was put aside back into the queue.
     func putBack(_ failed: HookFailedEvent, at now: Int64) async throws(ApusError) {
         var event = failed.event
         event.waitsSinceMs = now
@@ -122,7 +122,7 @@ package struct HookRecords: Sendable {
             ]))
     }
 
-    /// The oldest events of a hook that were put aside, after one of them.
+    /// The oldest events that were put aside for a hook, after `last`.
     package func failedEvents(
         of name: String, of customer: String, after last: HookEventID?, limit: Int
     ) async throws(ApusError) -> [HookFailedEvent] {
@@ -134,7 +134,7 @@ package struct HookRecords: Sendable {
             .records.map(\.body)
     }
 
-    /// One event that was put aside; nil if there is none.
+    /// An event that was put aside; nil if there is no such event.
     func failedEvent(
         _ id: HookEventID, of name: String, of customer: String
     ) async throws(ApusError) -> HookFailedEvent? {
@@ -148,7 +148,7 @@ package struct HookRecords: Sendable {
         for outcome in await store.commit(writes.map { RecordStep($0) }) { _ = try outcome.get() }
     }
 
-    /// The first hook that has events, after another one; nil at the end.
+    /// The first hook with waiting events after `last`; nil at the end.
     func hookWithEvents(
         after last: (customer: String, hook: String)?
     ) async throws(ApusError) -> (customer: String, hook: String)? {

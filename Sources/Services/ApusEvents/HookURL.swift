@@ -1,21 +1,21 @@
 import ApusCore
 import Foundation
 
-/// The URL of a hook: `http` or `https`, a host, a port, a path and a query (RFC 3986 §3), without a user and a
+/// The URL of a hook: `http` or `https`, a host, a port, a path and a query (RFC 3986 §3), but neither a user nor a
 /// fragment.
 ///
-/// `FieldRule.hookURL` describes the same for clients.
+/// `FieldRule.hookURL` describes the same syntax for clients.
 package struct HookURL: Sendable, Hashable {
-    /// A name or an address of IPv4; or one of IPv6 in brackets, which only operators can name.
+    /// A name, an IPv4 address, or an IPv6 address in brackets. Only operators can name an IPv6 address.
     package let host: String
 
-    /// - Returns: nil for a text that is no such URL, or is longer than ``EventConfiguration/urlByteCountMax``.
+    /// - Returns: nil if the text is not such a URL, or is longer than ``EventConfiguration/urlByteCountMax``.
     package init?(_ text: String) {
         guard text.utf8.count <= EventConfiguration.urlByteCountMax, let url = URLComponents(string: text),
             let scheme = url.scheme, ["http", "https"].contains(scheme), let host = url.host, Self.isHost(host),
             (1...65_535).contains(url.port ?? 80)
         else { return nil }
-        // As it was written: a user, a fragment or a port of another form would be something else in between.
+        // The text must begin with exactly these parts. A user, a fragment or another form of the port would differ.
         let origin = "\(scheme)://\(host)\(url.port.map { ":\($0)" } ?? "")"
         guard text.hasPrefix(origin), Self.isPath(text.utf8.dropFirst(origin.utf8.count)) else { return nil }
         self.host = host
@@ -30,7 +30,7 @@ package struct HookURL: Sendable, Hashable {
         return labels.allSatisfy { AccessID(rawValue: String($0)) != nil }
     }
 
-    /// Nothing, or a path or query of characters that need no encoding, and of encoded ones.
+    /// Whether the text is empty, or a path or query of valid characters and percent-encoded bytes.
     private static func isPath(_ text: Substring.UTF8View) -> Bool {
         var text = text
         guard let first = text.first else { return true }

@@ -1,8 +1,8 @@
 package import ApusCore
 
-/// A message for a server that a service of the nodes takes itself.
+/// A message to a server that a service of the nodes handles.
 package struct ServerMessage: Sendable {
-    /// What follows the name of the handler and a slash; may be empty.
+    /// The part of the URL after the handler's name and a slash; may be empty.
     package var path: String
     package var data: [UInt8]
     package var account: AccountID
@@ -11,14 +11,14 @@ package struct ServerMessage: Sendable {
     package var device: DeviceID?
 }
 
-/// What takes raw data of apps and devices in the nodes, and answers (IV-D12): a port of services. It takes the data of
-/// its name before a hook of the same name does.
+/// Handles raw data of apps and devices inside the nodes, and answers it (IV-D12). A handler is a port of services. It
+/// takes precedence over a hook of the same name.
 package struct ServerHandler: Sendable {
-    /// The name in the URL.
+    /// The first part of the URL.
     package let name: String
     let handle: @Sendable (ServerMessage) async throws(ApusError) -> [UInt8]
 
-    /// - Parameter handle: an error with another number than 21005 reaches the client as it is.
+    /// - Parameter handle: handles a message. Its errors reach the client unchanged.
     package init(_ name: String, _ handle: @escaping @Sendable (ServerMessage) async throws(ApusError) -> [UInt8]) {
         (self.name, self.handle) = (name, handle)
     }

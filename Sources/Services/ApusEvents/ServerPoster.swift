@@ -6,9 +6,10 @@ import Synchronization
 
 /// Sends events and raw data to the servers of integrators.
 ///
-/// A name that an integrator has set may lead to any address, and be changed at any time. It is connected to public
-/// addresses only, and to those that operators have named in `hooks.hosts`: a node is inside a network that integrators
-/// are outside of. URLs that operators have set lead anywhere. Connections of the two are kept apart.
+/// A host name that an integrator sets may resolve to any address, and may change at any time. A node is inside a
+/// network to which integrators have no access. The names of integrators are therefore connected only to public
+/// addresses and to those that operators list in `hooks.hosts`. URLs that operators set may lead to any address. The
+/// two kinds have separate connections.
 ///
 /// Isolation: any task.
 final class ServerPoster: Service {
@@ -40,10 +41,10 @@ final class ServerPoster: Service {
         await posters.integrators.shutdown()
     }
 
-    /// Sends a request once. A name is resolved once, and each address is checked before it is connected to.
+    /// Sends a request once. A name is resolved once, and each address is checked before the node connects to it.
     ///
-    /// - Throws: 21002 after the time-out, 21005 if the server cannot be reached or answers more than was asked for;
-    ///   12004 if the URL leads only to addresses that it may not lead to.
+    /// - Throws: 21002 after the time-out; 21005 if the server cannot be reached or its answer is too long; 12004 if
+    ///   all addresses of the URL's host are forbidden.
     func post(_ post: ServerPost) async throws(ApusError) -> ServerAnswer {
         guard let posters = posters.withLock(\.self) else { throw ApusError(.passToServerFailed, "the node stops") }
         let poster = post.isForOperators ? posters.operators : posters.integrators
@@ -65,17 +66,17 @@ final class ServerPoster: Service {
 
 /// A request to a server of an integrator.
 package struct ServerPost: Sendable, Hashable {
-    /// The same for each repetition.
+    /// The same for every repetition of the request.
     package var id: String
     package var url: String
     /// JSON.
     package var body: [UInt8]
-    /// The request has a signature with each.
+    /// The secrets of the signatures; the request has a signature for each.
     package var secrets: [[UInt8]]
     package var timeout: Duration
-    /// The longest answer; nil: the answer is not read.
+    /// The longest answer, in bytes; nil: the answer is not read.
     package var answerByteCountMax: Int?
-    /// An operator has set the URL: it may lead to any address.
+    /// True if an operator set the URL, which may then lead to any address.
     package var isForOperators: Bool
 
     package init(

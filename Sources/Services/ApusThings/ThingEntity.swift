@@ -4,7 +4,7 @@ import ApusWire
 import SwiftProtobuf
 
 // A device's thing model at the owner of the device's shard. Its state is a record (D15), so an acknowledged change
-// survives the death of all nodes.
+// survives the failure of all nodes.
 
 extension EntityKind {
     static let thing = Self(rawValue: 5)
@@ -50,7 +50,7 @@ extension ThingWithdraw: EntityMessage {
     static var isIdempotent: Bool { true }
 }
 
-/// The kind of entity; the key is the device's id.
+/// The kind of entity of thing models; the key is the device's id.
 enum ThingEntity {
     static let definition: EntityDefinition<ThingState> = {
         var definition = EntityDefinition<ThingState>(.thing, name: "thing", durability: .recorded)
@@ -117,7 +117,8 @@ enum ThingEntity {
         return definition
     }()
 
-    /// The sender checks again, and repeats the request: the answer is not kept.
+    /// Answers that the device has another product. The sender checks again and repeats the request, so the answer is
+    /// not stored.
     private static func refuse(_ refusal: ThingChanged, _ scope: inout EntityScope) -> ThingChanged {
         scope.isAnswerKept = false
         return refusal
@@ -125,7 +126,7 @@ enum ThingEntity {
 }
 
 extension ThingChanged {
-    /// With the time of the change, and the one since which the model's data is that of its account.
+    /// Adds the time of the change, and the time since which the data of the model belongs to its account.
     fileprivate func of(_ model: ThingState, at wallMilliseconds: Int64) -> Self {
         var changed = self
         (changed.changedMs, changed.dataSinceMs) = (wallMilliseconds, model.dataSinceMs)

@@ -5,18 +5,18 @@ import ApusCore
 import ApusSessions
 import SwiftProtobuf
 
-// Changes of models on their way: at the node of the client's connection, and at the node of the device's owner, which
-// checks the right, writes the change and publishes it. That is one message there and back; the client's node does not
-// have to live until the change is published.
+// Changes of models, at the node of the client's connection and at the owner of the device's shard. The owner checks
+// the right, writes the change and publishes it. The two nodes exchange one message and its answer. Once the owner has
+// the message, the change is published even if the client's node fails.
 
-/// A change of a model that a client asks for.
+/// A change of a model that a client requests.
 private struct ThingChange {
     let device: DeviceID
-    /// The account that must have the right to control the device; nil: the device itself, which was checked.
+    /// The account, which must have the right to control the device; nil: the device itself, which is already checked.
     let account: AccountID?
     var message: ThingRun.OneOf_Change
     let deadline: MonotonicTime
-    /// With the client's name, and the request's id if it has one.
+    /// The call, with the client's identity and, if there is one, the request's id.
     var call: EntityCall
 
     /// - Throws: 10005 after the deadline.
@@ -51,7 +51,7 @@ extension ThingService {
         }
     }
 
-    /// Changes the model and publishes the change. A client that repeats the request repeats the event, with the same
+    /// Changes the model and publishes the change. If a client repeats the request, the event is repeated with the same
     /// versions.
     private func change(
         _ text: String, _ message: ThingRun.OneOf_Change, _ call: ClientCall
@@ -70,8 +70,8 @@ extension ThingService {
         return .with { ($0.version, $0.pending) = (answer.version, answer.isPending) }
     }
 
-    /// Sends the change with one message to the node of the device's owner. Nil if that is this node, or if its answer
-    /// is lost. The change has the id of a request then, so that its repetition is carried out once.
+    /// Sends the change to the owner of the device's shard in one message. Returns nil if this node is the owner, or if
+    /// the answer is lost. After a lost answer the change has a request id, so that it is carried out only once.
     private func sendToOwner(_ change: inout ThingChange) async throws(ApusError) -> ThingRan? {
         let shard = ThingEntity.definition.address(change.device.rawValue).shard
         guard !view.isLocal(shard) else { return nil }
@@ -89,7 +89,7 @@ extension ThingService {
         }
     }
 
-    /// A change that another node sends here, to the owner.
+    /// Carries out a change that another node sent to this node as the owner.
     func run(_ message: ThingRun) async throws(ApusError) -> ThingRan {
         let account = AccountID(rawValue: message.account)
         guard let device = DeviceID(rawValue: message.device), account != nil || message.account.isEmpty,
@@ -131,12 +131,12 @@ extension ThingService {
         try await products.thing(change.device).ask(message, timeout: try change.timeLeft(), call: change.call)
     }
 
-    /// Sends a change that the schema of the device's product allows.
+    /// Sends a change after a check against the schema of the device's product.
     private func send<M: CheckedChange>(checked message: M, _ change: ThingChange) async throws(ApusError)
         -> ThingChanged
     {
         let path = try ThingPath(message.path)
-        // The model refuses the others.
+        // The model refuses changes at other paths.
         guard let root = path.root, path.name != nil, M.checkedRoots.contains(root) else {
             return try await send(message, change)
         }
@@ -148,7 +148,8 @@ extension ThingService {
         }
     }
 
-    /// A device whose id is too long for a topic has none.
+    /// Publishes a change to the device's topic and to the observers. A device whose id is too long for a topic has no
+    /// topic.
     func publish(
         _ changed: ThingChanged, of device: DeviceID, request: RequestID?, timeout: Duration
     ) async throws(ApusError) {
@@ -169,7 +170,7 @@ extension ThingService {
     }
 }
 
-/// The node of a client has the node of the device's owner carry out a change.
+/// The node of a client sends a change to the owner of the device's shard.
 extension ThingRun: NodeMessage {
     typealias Reply = ThingRan
     static var method: UInt16 { 0x0057 }
@@ -177,7 +178,7 @@ extension ThingRun: NodeMessage {
 }
 
 extension ThingRun.OneOf_Change {
-    /// Since when the device's data is that of its account.
+    /// The time since which the device's data belongs to its account.
     fileprivate var dataSince: UInt64 {
         get {
             switch self {
@@ -206,9 +207,9 @@ extension ThingRun.OneOf_Change {
     }
 }
 
-/// A change whose value a schema may exclude.
+/// A change that is checked against a schema.
 private protocol CheckedChange: EntityMessage where Reply == ThingChanged {
-    /// Where it may change something that has a schema.
+    /// The roots at which the change may concern leaves with a schema.
     static var checkedRoots: [ThingRoot] { get }
     var path: String { get }
     var json: String { get }

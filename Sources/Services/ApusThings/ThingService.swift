@@ -8,28 +8,29 @@ import ApusWire
 import SwiftProtobuf
 import Synchronization
 
-/// What learns of changes of models: a port.
+/// Observes changes of models: a port.
 ///
 /// Isolation: may be called from any task.
 package protocol ThingObserver: Sendable {
-    /// The change is durable. Its client waits for the return of this.
+    /// Called after a change is durable. The client's request waits until this returns.
     ///
-    /// - Parameter time: of the change, in Unix milliseconds; nil if the owner is a node of an earlier release.
+    /// - Parameter time: the time of the change, in Unix milliseconds; nil if the owner runs an earlier release.
     func changed(_ change: ClientPropertyChanged, of device: DeviceID, at time: Int64?) async
 }
 
-/// What asks devices for values: a port.
+/// Requests values from devices: a port.
 ///
 /// Isolation: may be called from any task.
 package protocol DeviceReader: Sendable {
-    /// Asks a device for the value of a leaf, which the device reports as well. The client may view the device.
+    /// Requests the value of a leaf from a device, which also reports it. The caller has checked that the client may
+    /// view the device.
     ///
     /// - Parameters:
-    ///   - leaf: such as `ProReadonly.battery`.
-    ///   - presence: that of the device.
+    ///   - leaf: the path of the leaf, such as `ProReadonly.battery`.
+    ///   - presence: the presence of the device.
     /// - Returns: the value in JSON, and the time of the answer in Unix milliseconds.
-    /// - Throws: 8000 if the device is offline, 20104 if its program cannot be asked, 21002 if it does not answer in
-    ///   time, and what the device has answered.
+    /// - Throws: 8000 if the device is offline, 20104 if its program does not support this, 21002 if it does not answer
+    ///   in time, and the error that the device answers.
     func value(
         of leaf: String, _ device: DeviceID, _ presence: Presence, _ call: ClientCall
     ) async throws(ApusError) -> (json: String, timeMs: Int64)
@@ -37,8 +38,8 @@ package protocol DeviceReader: Sendable {
 
 /// The thing models of devices (IV-D1 to IV-D10): requests of apps and devices, and the topics `things/DEVICE`.
 ///
-/// An app may read and write the model of a device that is bound to its account, also while the device is offline. A
-/// device reports its own model, hears its topic, and asks for pending settings when it connects.
+/// An app may read and write the model of a device that is bound to its account, even while the device is offline. A
+/// device reports its values, subscribes to its topic, and requests the pending settings when it connects.
 ///
 /// Isolation: `Sendable`; the models are entities.
 package struct ThingService: NodeService, RelationObserver {
@@ -47,12 +48,12 @@ package struct ThingService: NodeService, RelationObserver {
     package static let records = RecordCatalogue([collection])
     /// The kind of the topics.
     package static let topicKind = "things"
-    /// The longest request: the largest value, with the quotes that JSON in JSON needs.
+    /// The longest request, in bytes: twice the limit of a model, for the escapes that JSON in JSON needs.
     static let requestByteCountMax = 2 * ThingState.byteCountMax + 4096
 
-    /// Events of a device that are kept for clients that were away.
+    /// The events of a device that are kept for clients that were disconnected.
     private static let eventsMax = 32
-    /// The bytes of these together. One of the largest value is kept in any case.
+    /// The bytes of these events together. One event with the largest value is kept in any case.
     private static let eventByteCountMax = 32 << 10
 
     let sessions: SessionService
@@ -60,7 +61,7 @@ package struct ThingService: NodeService, RelationObserver {
     let view: ClusterView
     let topics: TopicService
     let products: ProductService
-    /// Who may use each device.
+    /// The records of the rights to devices.
     private let devices: SessionRecords
     let ports: ServicePorts
     private let reader: any DeviceReader
@@ -91,10 +92,10 @@ package struct ThingService: NodeService, RelationObserver {
                 }, on: topics))
     }
 
-    /// The values of states that are texts, such as that of `ProReadonly._firmware`, also while the device is offline.
-    /// For services: the caller checks who may know them.
+    /// The values of states that are strings, such as that of `ProReadonly._firmware`, even while the device is
+    /// offline. For services, which check the client's rights.
     ///
-    /// - Returns: by the names of the leaves. A state that the model does not have, or that is no text, is left out.
+    /// - Returns: the values by the names of the leaves, without states that do not exist or are not strings.
     /// - Throws: 10005 and 10010 if the owner of the model does not answer.
     package func states(
         _ names: [String], of device: DeviceID, timeout: Duration
@@ -123,7 +124,8 @@ package struct ThingService: NodeService, RelationObserver {
                 ($0.maxAgeMs, $0.dataSinceMs) = (request.maxAgeMs, access.dataSince)
             }
             if call.session.device != nil, path.root ?? .writable == .writable {
-                // A device that starts takes the values of its settings from its model, also those that are pending.
+                // A device that starts reads its settings from the model, including pending ones. Settings without a
+                // valid writer are withdrawn first.
                 _ = try await pending(of: device, access.dataSince, timeout: try call.timeLeft())
             }
             let reply = try await products.thing(device).ask(read, timeout: try call.timeLeft())
@@ -132,7 +134,7 @@ package struct ThingService: NodeService, RelationObserver {
                     path.description, reply.json, reply.version, reply.isPending
                 )
             }
-            // A device knows its own values.
+            // A device that reads its own model has the current values.
             guard request.maxAgeMs > 0, !reply.isFresh, call.session.device == nil else { return found }
             (found.json, found.confirmedMs) = try await confirmed(path, of: device, presence, call)
             let after = try await products.thing(device).ask(read, timeout: try call.timeLeft())
@@ -155,9 +157,9 @@ package struct ThingService: NodeService, RelationObserver {
         }
     }
 
-    /// Asks the device for what is at a path.
+    /// Requests the current value at a path from the device.
     ///
-    /// - Throws: 20101 if the path leads into no state or setting, 21003 if the device's value has nothing there,
+    /// - Throws: 20101 if the path is not in a state or setting, 21003 if the device's value has nothing there,
     ///   otherwise as ``DeviceReader/value(of:_:_:_:)``.
     private func confirmed(
         _ path: ThingPath, of device: DeviceID, _ presence: Presence, _ call: ClientCall
@@ -175,10 +177,11 @@ package struct ThingService: NodeService, RelationObserver {
         return (part.text, answer.timeMs)
     }
 
-    // MARK: - Who may
+    // MARK: - Rights
 
-    /// Wipes the data of former accounts, and withdraws what others have written. If this fails, the data is wiped with
-    /// the next message to the model, and the rest is withdrawn when the device asks for it.
+    /// Removes the data of previous accounts, and withdraws settings whose writers lost their rights. If this fails,
+    /// the data is removed with the next message to the model, and the settings are withdrawn when the device requests
+    /// them.
     package func related(_ device: DeviceID, _ change: DeviceRelationChange, before: DeviceRecord?) async {
         guard change.endsRights(before: before) else { return }
         let since = (try? await devices.record(of: device))?.dataSince ?? 0
@@ -191,10 +194,10 @@ package struct ThingService: NodeService, RelationObserver {
 
     private static let rightsTimeout = Duration.seconds(1)
 
-    /// The pending settings whose writers may still control the device. The others are withdrawn first
+    /// The pending settings whose writers may still control the device. Other pending settings are withdrawn first
     /// (docs/authority.md).
     ///
-    /// - Throws: 10021 if the records cannot be read: the device receives nothing then, and asks again.
+    /// - Throws: 10021 if the records cannot be read. The device then receives no settings, and repeats its request.
     private func pending(
         of device: DeviceID, _ since: UInt64, timeout: Duration
     ) async throws(ApusError) -> ThingListPendingReply {
@@ -213,17 +216,19 @@ package struct ThingService: NodeService, RelationObserver {
         }
         let changes = try await model.ask(withdraw, timeout: try deadline.timeLeft()).changes
         for change in changes {
-            // Who misses the event sees a gap of versions, and reads the model.
+            // A client that misses the event detects a gap in the versions, and reads the model.
             try? await publish(change, of: device, request: nil, timeout: try deadline.timeLeft())
         }
-        // What was written meanwhile has an event, and the device asks again.
+        // A setting that was written after the reply has its own event, after which the device requests the settings
+        // again.
         var left = reply
         left.settings.removeAll { setting in refused.contains { $0.path == setting.path } }
         left.version = changes.last?.version ?? reply.version
         return left
     }
 
-    /// The device that a request concerns: the one that asks, or the named one. Throws 12004, 21031.
+    /// The device that a request concerns: the device of the session, or the named one if the client is not a device.
+    /// Throws 12004 and 21031.
     static func device(_ text: String, _ session: Session) throws(ApusError) -> DeviceID {
         guard let own = session.device else { return try DeviceID(checking: text, "the device's id") }
         guard text.isEmpty || text == own.rawValue else {
@@ -232,8 +237,8 @@ package struct ThingService: NodeService, RelationObserver {
         return own
     }
 
-    /// Whether the device is online, and since when its data is that of its account. Throws 8002, 8003, 12001 and 12004
-    /// if the session may not know.
+    /// The device's presence, and the time since which its data belongs to its account. Throws 8002, 8003, 12001 and
+    /// 12004 if the session has no access to the device.
     func access(to device: DeviceID, for session: Session) async throws(ApusError) -> DeviceAccess {
         guard let own = session.device else {
             try sessions.use(device, in: session)
@@ -245,8 +250,8 @@ package struct ThingService: NodeService, RelationObserver {
     }
 }
 
-/// Since when the data of devices is that of their accounts, for sessions of devices. It does not change while a token
-/// is valid, so the records are read once for each.
+/// The time since which the data of a device belongs to its account, for sessions of devices. It does not change while
+/// a token is valid, so the records are read once for each token.
 ///
 /// Concurrency model: any thread. A `Mutex` guards the cache, and is never held during a read.
 private final class DeviceBindings: Sendable {
@@ -262,7 +267,7 @@ private final class DeviceBindings: Sendable {
     func dataSince(of session: Session, _ sessions: SessionService) async throws(ApusError) -> UInt64 {
         let key = Key(device: session.device, token: session.token)
         if let found = known.withLock({ $0[key] }) { return found }
-        // A device that signs in for the first time may report before its record is written.
+        // A device that signs in for the first time may send a request before its record is written.
         guard let record = try await sessions.checkDevice(session) else { return 0 }
         known.withLock { $0[key] = record.dataSince }
         return record.dataSince

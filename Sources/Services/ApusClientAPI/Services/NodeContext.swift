@@ -5,13 +5,13 @@ package import ApusStorage
 package import Logging
 package import NIOCore
 
-/// What the services of a node use of it.
+/// The parts of a node that its services use.
 ///
 /// Isolation: immutable; each part guards its own state.
 package struct NodeContext: Sendable {
     /// The cluster as this node sees it, with its clock.
     package let view: ClusterView
-    /// Sends messages to entities, at whichever node they are active.
+    /// Sends messages to entities at any node.
     package let entities: EntityRegistry
     /// Services register their kinds of entities here.
     package let runtime: EntityRuntime
@@ -19,14 +19,14 @@ package struct NodeContext: Sendable {
     package let dispatcher: NodeDispatcher
     package let records: any RecordStore
     package let sessions: SessionService
-    /// Publishes to clients at any node.
+    /// Publishes events to clients at any node.
     package let topics: TopicService
-    /// What services offer each other.
+    /// The ports that services provide to each other.
     package let ports: ServicePorts
     /// The event loops of clients and channels.
     package let group: any EventLoopGroup
     package let log: Logger
-    /// For messages that unauthenticated traffic can cause.
+    /// Limits log messages that unauthenticated traffic can cause.
     package let limited: LogLimiter
 
     package init(

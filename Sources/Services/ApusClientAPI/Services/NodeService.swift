@@ -3,36 +3,36 @@ package import ApusCore
 package import ApusStorage
 package import ServiceLifecycle
 
-/// A service of a node: of Apus, or of the binary that the node runs (D15, D16, D17, docs/decisions/24).
+/// A service of a node, defined by Apus or by the binary that the node runs (D15, D16, D17, docs/decisions/24).
 ///
-/// All nodes of a cluster have the same services, because a shard's entities may be active at any of them. They are
-/// created in the order of a list, before the node is a member.
+/// All nodes of a cluster have the same services, because the entities of a shard may be active at any node. The
+/// services are created in the order of a list, before the node is a member.
 package protocol NodeService: Sendable {
-    /// Its part of the node's configuration.
+    /// The service's part of the node's configuration.
     associatedtype Configuration: ServiceConfiguration = NoConfiguration
 
-    /// Its name: the title of its metrics in the reference.
+    /// The name of the service, which is the title of its metrics in the reference.
     static var name: String { get }
 
-    /// The collections of its recorded entities and its other records.
+    /// The collections of its recorded entities and of its other records.
     static var records: RecordCatalogue { get }
 
-    /// The metrics that it exports (D13).
+    /// The metrics that the service exports (D13).
     static var metrics: [MetricDescription] { get }
 
-    /// Creates the service of a node. It registers its kinds of entities, its messages between nodes, and what it
-    /// offers to other services. It can use what those before it in the list offer, and what those after it offer once
-    /// all exist.
+    /// Creates the service of a node. It registers its kinds of entities, its messages between nodes and its ports. It
+    /// can use the ports of services before it in the list at once, and those of later services when all services
+    /// exist.
     ///
     /// - Throws: an error that ends the node's start, such as 10018 if a service is missing.
     init(_ configuration: Configuration, of node: NodeContext) throws(ApusError)
 
-    /// Adds its requests and topics for clients, over the native protocol, WebSocket and REST. Called once, when all
-    /// services exist.
+    /// Adds the service's requests and topics for clients, over the native protocol, WebSocket and REST. Called once,
+    /// when all services exist.
     func add(to api: inout ClientAPI)
 
-    /// Its own work, such as a queue or a listener. It is started in the order of the list when the node is a member,
-    /// and stopped in the reverse order, after its shards were handed over.
+    /// The service's background work, such as a queue or a listener. It is started in the order of the list when the
+    /// node is a member. It is stopped in the reverse order, after the node's shards were handed over.
     var work: [any Service] { get }
 }
 
@@ -48,9 +48,9 @@ package protocol ServiceConfiguration: Sendable {
     /// The defaults.
     init()
 
-    /// Reads its keys, which no other part reads.
+    /// Reads the keys of the service. No other part reads them.
     ///
-    /// - Throws: 10022 with file, line and key.
+    /// - Throws: 10022 with the file, the line and the key.
     mutating func read(_ reader: inout ConfigurationReader) throws(ApusError)
 }
 

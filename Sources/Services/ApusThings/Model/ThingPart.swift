@@ -1,22 +1,22 @@
 package import ApusCore
 
-/// What one write or report sets: the value of a leaf, or a field of it (IV-D4).
+/// The part of a model that one write or report sets: the value of a leaf, or a field of the value (IV-D4).
 ///
 /// Pure value.
 package struct ThingPart: Sendable, Equatable {
     package let root: ThingRoot
-    /// Of the leaf.
+    /// The name of the leaf.
     package let name: String
-    /// From the leaf's value on; empty: the whole value.
+    /// The path below the leaf's value; empty: the whole value.
     package let fields: [String]
     package let value: JSONValue
 
-    /// Both forms of a write: `ProWritable.volume` with `{"setVal":3}`, and `ProWritable.volume.setVal` with `3`. A
-    /// time beside the value is ignored: the cluster sets it.
+    /// Reads both forms of a write: `ProWritable.volume` with `{"setVal":3}`, and `ProWritable.volume.setVal` with `3`.
+    /// A time in the leaf is ignored, since the cluster sets it.
     ///
-    /// - Throws: 20101 if the path leads to no value, 20102 or 10002 if the text is not JSON of the right shape.
+    /// - Throws: 20101 if the path does not lead to a value, 20102 or 10002 if the text is not valid JSON for it.
     package init(_ path: ThingPath, _ json: String) throws(ApusError) {
-        // A value has the same depth in both forms: the leaf around it does not count.
+        // The depth of a value is the same in both forms: the leaf around it does not count.
         let value = try JSONValue(checking: json, depthMax: JSONValue.depthMax + (path.fields.isEmpty ? 1 : 0))
         guard let root = path.root, let name = path.name else {
             throw ApusError(.pathIllegal, "a path to a leaf is expected")
@@ -50,7 +50,7 @@ package struct ThingPart: Sendable, Equatable {
 
     /// The product that a report of ``ThingState/productName`` names.
     ///
-    /// - Throws: 20102 if it is no product's name.
+    /// - Throws: 20102 if the value is not the name of a product.
     package func product() throws(ApusError) -> String {
         guard fields.isEmpty, let text = value.string, ProductID(rawValue: text) != nil else {
             throw ApusError(.jsonInvalid, "the value of \(path) is the name of a product: \(ProductID.limits)")

@@ -4,7 +4,7 @@ extension ThingRoot {
     /// The roots in the order of the whole model.
     static let all: [ThingRoot] = [.readonly, .writable, .action, .user]
 
-    /// As in paths, in exactly this case (IV-D8).
+    /// The name in paths, which are case-sensitive (IV-D8).
     package var name: String {
         switch self {
         case .readonly: "ProReadonly"
@@ -15,7 +15,7 @@ extension ThingRoot {
         }
     }
 
-    /// The field of a leaf that has the value (IV-D2).
+    /// The field of a leaf that contains the value (IV-D2).
     package var valueName: String {
         switch self {
         case .readonly: "stVal"
@@ -27,22 +27,22 @@ extension ThingRoot {
     }
 }
 
-/// A path into a thing model, such as `ProWritable._logLevel.setVal` (IV-D3): a root, a leaf's name, and fields of the
-/// leaf. The empty path is the whole model.
+/// A path into a thing model, such as `ProWritable._logLevel.setVal` (IV-D3): a root, the name of a leaf, and fields of
+/// the leaf. The empty path is the whole model.
 package struct ThingPath: Sendable, Hashable, CustomStringConvertible {
     /// The longest path, in bytes.
     package static let byteCountMax = 512
     /// The longest name of a leaf, in bytes.
     package static let nameByteCountMax = 64
 
-    /// Nil in the empty path.
+    /// The root; nil in the empty path.
     package let root: ThingRoot?
-    /// The leaf; nil in a path to a root.
+    /// The name of the leaf; nil in a path to a root.
     package let name: String?
-    /// Below the leaf.
+    /// The fields below the leaf.
     package let fields: [String]
 
-    /// - Throws: 20101 if the text is no path.
+    /// - Throws: 20101 if the text is not a path.
     package init(_ text: String) throws(ApusError) {
         guard !text.isEmpty else {
             (root, name, fields) = (nil, nil, [])

@@ -1,15 +1,15 @@
 package import ApusCore
 import SwiftProtobuf
 
-/// A device that is handed over to another account without its data (docs/sharing.md).
+/// The transfer of a device to another account without its data (docs/sharing.md).
 ///
-/// The record of the device has the time since which its data is that of its account, and each message to the model has
-/// it from there. The first message with a later one wipes the model before anything else. So nobody reads what
-/// belonged to the former account once the relation has changed, whichever node died in between.
+/// The record of a device has the time since which the device's data belongs to its account, and every message to the
+/// model carries this time. A message with a later time than the model's removes the data before anything else. Data of
+/// the previous account therefore cannot be read after the transfer, even if a node fails in between.
 extension ThingState {
-    /// A message comes from a client that knows this time of the record; 0: it knows none.
+    /// Applies the time that a message carries; 0: the message has none.
     ///
-    /// - Throws: 8003 if the model is that of a later account already.
+    /// - Throws: 8003 if the model already belongs to a later account.
     package mutating func enter(_ since: UInt64) throws(ApusError) {
         guard since != 0, since != dataSinceMs else { return }
         guard since > dataSinceMs else {
@@ -19,7 +19,8 @@ extension ThingState {
         dataSinceMs = since
     }
 
-    /// What remains is the device's own: what it can do, and its built-in states, such as its product and firmware.
+    /// Removes all data but that of the device itself: its actions, and its built-in states, such as product and
+    /// firmware.
     private mutating func wipe() {
         leaves.removeAll { leaf in
             switch leaf.root {

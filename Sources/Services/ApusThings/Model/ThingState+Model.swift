@@ -4,30 +4,29 @@ import SwiftProtobuf
 /// A device's thing model: states that the device reports, settings that apps write and the device applies, actions,
 /// and properties of the account (IV-D1).
 ///
-/// **Versions.** The model's version grows by one with each change. A leaf's version is that of the model after the
-/// last change of its value. A writer that names the version that it knows is refused with 10030 if the leaf has
-/// another one.
+/// **Versions.** Each change increments the model's version. A leaf's version is the model's version after the last
+/// change of the leaf's value. A write that requires a version is refused with 10030 if the leaf has another one.
 ///
-/// **Settings** have two values: the one that the device is to have, and the one that it reported last. If they differ,
-/// the setting is pending. An acknowledged write is not lost: a report in answer to an earlier value never replaces the
-/// newest one, and a report of the device's own replaces it only if it is not pending.
+/// **Settings** have two values: the desired one, and the one that the device reported last. If they differ, the
+/// setting is pending. An acknowledged write is never lost to a report: a report in answer to an earlier value does not
+/// replace the newest one, and a report that the device makes unasked replaces it only if the setting is not pending.
 ///
-/// **Limits.** ``byteCountMax`` for the whole model, with ``leafByteCount`` for each leaf beside its texts, and
-/// ``valueByteCountMax`` for a value. A value has the limits of ``JSONValue``, too.
+/// **Limits.** ``byteCountMax`` limits the whole model, in which each leaf counts ``leafByteCount`` in addition to its
+/// texts. ``valueByteCountMax`` limits a value. The limits of ``JSONValue`` also apply to values.
 ///
 /// Pure value.
 extension ThingState {
-    /// The limit of a model: names, values and reported values.
+    /// The limit of a model, in bytes: names, values and reported values.
     package static let byteCountMax = 64 << 10
-    /// The limit of one value: an event with it fits into a topic's state.
+    /// The limit of one value, in bytes. An event with such a value fits into the state of a topic.
     package static let valueByteCountMax = 32 << 10
-    /// What a leaf counts beside its texts.
+    /// The bytes that a leaf counts in addition to its texts.
     package static let leafByteCount = 48
     /// The user property that every model has (IV-D8).
     package static let builtInName = "_buildIn"
-    /// The state that the session service knows (IV-D9).
+    /// The state whose value comes from the session service (IV-D9).
     package static let onlineName = "_online"
-    /// The state with which a device names its product (docs/things.md).
+    /// The state in which a device names its product (docs/things.md).
     package static let productName = "_product"
 
     package var byteCount: Int { leaves.reduce(0) { $0 + $1.byteCount } }
@@ -49,7 +48,7 @@ extension ThingState {
     /// A part of the model (IV-D3).
     ///
     /// - Parameter online: the leaf `ProReadonly._online`.
-    /// - Throws: 20101 if the path is none; 21003 if the model has nothing there.
+    /// - Throws: 21003 if the model has nothing at the path.
     package func read(_ path: ThingPath, online: ThingLeaf) throws(ApusError) -> ThingReadReply {
         guard let root = path.root, let name = path.name else {
             let members = ThingRoot.all.map { JSONValue.Member(name: $0.name, value: tree(of: $0, online)) }
@@ -63,9 +62,10 @@ extension ThingState {
         return .with { ($0.json, $0.version, $0.isPending) = (part.text, leaf.version, leaf.isPending) }
     }
 
-    /// Whether the device need not be asked for a value: it has reported it within a time, or the value is not its own.
+    /// Whether a value need not be requested from the device: the device reported it recently enough, or the value does
+    /// not come from the device.
     ///
-    /// The time of a value has seconds, so it counts as up to a second older than it is.
+    /// The time of a value is in whole seconds, so the value may be up to a second younger than computed.
     package func isFresh(_ path: ThingPath, maxAgeMs: Int64, at nowMs: Int64) -> Bool {
         guard let root = path.root, let name = path.name, root == .readonly || root == .writable else {
             return path.root == .user
@@ -85,20 +85,21 @@ extension ThingState {
             found.sorted { $0.name < $1.name }.map { JSONValue.Member(name: $0.name, value: $0.tree) })
     }
 
-    /// The settings whose value the device has not reported yet, by name.
+    /// The pending settings, by name.
     package var pending: [ThingLeaf] { leaves.filter(\.isPending) }
 
-    /// The product that the device has reported; empty: none.
+    /// The product that the device reported; empty: none.
     package var product: String {
         let (index, isFound) = index(.readonly, Self.productName)
         guard isFound, let text = JSONValue(ArraySlice(leaves[index].value.utf8))?.string else { return "" }
         return ProductID(rawValue: text)?.rawValue ?? ""
     }
 
-    /// The answer to a change that was checked against the schema of another product than the device has; nil if it may
-    /// be carried out.
+    /// The answer to a change that was checked against the schema of another product than the device has; nil if the
+    /// change may be carried out.
     ///
-    /// Properties of the account have no schema. The device's report of its product is checked against the new one.
+    /// Properties of the account have no schema. A device's report of its product is checked against the schema of the
+    /// new product.
     package func refusal(of path: ThingPath, checked: String) -> ThingChanged? {
         guard path.root != .user, path.root != .readonly || path.name != Self.productName else { return nil }
         let product = product
@@ -108,14 +109,14 @@ extension ThingState {
 
     // MARK: Changes of apps
 
-    /// Writes a setting or a user property, as a whole or a field of it (IV-D4, IV-D8).
+    /// Writes a setting or a user property, or a field of one (IV-D4, IV-D8).
     ///
     /// - Parameters:
-    ///   - known: the version that the leaf must have; 0: any.
-    ///   - writer: who has written it; nil: a node of an earlier release does not say.
-    ///   - time: Unix seconds.
-    /// - Throws: 20101 if the path cannot be written, 20102 if the text is not JSON of the right shape, 10030 if the
-    ///   leaf has another version, 10002 if the model becomes too large.
+    ///   - known: the version that the leaf must have; 0: any version.
+    ///   - writer: the client that writes; nil: unknown, since the request comes from a node of an earlier release.
+    ///   - time: the time of the change, in Unix seconds.
+    /// - Throws: 20101 if the path cannot be written, 20102 if the text is not valid JSON for it, 10030 if the leaf has
+    ///   another version, 10002 if the value or the model becomes too large.
     package mutating func write(
         _ path: ThingPath, _ json: String, ifVersion known: UInt64, by writer: ThingWriter? = nil, time: Int64
     ) throws(ApusError) -> ThingChanged {
@@ -137,7 +138,8 @@ extension ThingState {
 
     /// Adds a user property, or replaces its value (IV-D6).
     ///
-    /// - Throws: 8605 if the name begins with `_`, 20101 if it is no name, otherwise as ``write(_:_:ifVersion:time:)``.
+    /// - Throws: 8605 if the name begins with `_`, 20101 if it is not a valid name, otherwise as
+    ///   ``write(_:_:ifVersion:by:time:)``.
     package mutating func addUser(_ name: String, _ json: String, time: Int64) throws(ApusError) -> ThingChanged {
         try Self.checkUser(name)
         var leaf = leaf(.user, name) ?? .with { ($0.root, $0.name) = (.user, name) }
@@ -147,7 +149,8 @@ extension ThingState {
 
     /// Deletes a user property (IV-D7).
     ///
-    /// - Throws: 8605 if the name begins with `_`, 20101 if it is no name, 21003 if there is none.
+    /// - Throws: 8605 if the name begins with `_`, 20101 if it is not a valid name, 21003 if the property does not
+    ///   exist.
     package mutating func deleteUser(_ name: String) throws(ApusError) -> ThingChanged {
         try Self.checkUser(name)
         let (index, isFound) = index(.user, name)
@@ -164,10 +167,11 @@ extension ThingState {
 
     // MARK: Reports of the device
 
-    /// The device reports a state, the value of a setting, or an action that it has.
+    /// Sets a state, the value of a setting or an action that the device reports.
     ///
-    /// - Parameter received: of a setting: the newest version of it that the device has received.
-    /// - Throws: as ``write(_:_:ifVersion:time:)``.
+    /// - Parameter received: the newest version of a setting that the device has received; 0: the report does not
+    ///   answer a setting.
+    /// - Throws: as ``write(_:_:ifVersion:by:time:)``.
     package mutating func report(
         _ path: ThingPath, _ json: String, received: UInt64, time: Int64
     ) throws(ApusError) -> ThingChanged {
@@ -179,14 +183,14 @@ extension ThingState {
         }
         var leaf = leaf(root, name) ?? .with { ($0.root, $0.name, $0.value) = (root, name, "null") }
         let part = try ThingPart(path, json)
-        // Also from a node of an earlier release, which does not know what the state means.
+        // A node of an earlier release does not check the product's name, so it is checked here.
         if part.isProduct { _ = try part.product() }
         guard root == .writable else {
             leaf.value = try leaf.value(with: part)
             return try put(leaf, time: time)
         }
-        // A value that the device has not received remains: the report is an answer to an earlier one, or the device's
-        // own while one is pending.
+        // A value that the device has not received remains: the report answers an earlier value, or was made unasked
+        // while the setting is pending.
         let isKept = leaf.version > 0 && (received > 0 ? received < leaf.version : leaf.isPending)
         var device = leaf
         if !leaf.reported.isEmpty { device.value = leaf.reported }
@@ -238,29 +242,29 @@ extension ThingLeaf {
             + writers.reduce(0) { $0 + $1.account.utf8.count + $1.access.utf8.count + ThingState.leafByteCount }
     }
 
-    /// True if both are the same, byte by byte.
+    /// True if both leaves are equal, byte by byte.
     func isExactly(_ other: ThingLeaf) -> Bool {
         root == other.root && name.isExactly(other.name) && value.isExactly(other.value)
             && reported.isExactly(other.reported) && time == other.time && version == other.version
             && writers == other.writers
     }
 
-    /// True for a setting whose value the device has not reported.
+    /// True for a setting whose value the device has not reported yet.
     package var isPending: Bool { root == .writable && !value.isExactly(reported) }
 
     /// The leaf as paths and apps see it (IV-D2).
     package var tree: JSONValue {
         let value = JSONValue(ArraySlice(value.utf8), isStored: true) ?? .null
         let time = JSONValue.number("\(time)")
-        // In the order in which the contract shows them.
+        // The members are in the order that the contract shows.
         return switch root {
         case .user: .object([.init(name: "t", value: time), .init(name: root.valueName, value: value)])
         default: .object([.init(name: root.valueName, value: value), .init(name: "t", value: time)])
         }
     }
 
-    /// The value after a write.
-    /// - Throws: 20101 if there is no object to write a field of, 20102 if the value becomes too large for JSON.
+    /// The value after a write of a part.
+    /// - Throws: 20101 if no object contains the field, 20102 if the value exceeds the limits of JSON.
     func value(with part: ThingPart) throws(ApusError) -> String {
         guard !part.fields.isEmpty else { return part.value.text }
         var value = JSONValue(ArraySlice(value.utf8), isStored: true) ?? .null

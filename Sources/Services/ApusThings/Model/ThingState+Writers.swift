@@ -2,23 +2,24 @@ import ApusCore
 package import ApusSessions
 import SwiftProtobuf
 
-/// Who has written the settings that the device has not applied yet (IV-B10, docs/authority.md).
+/// The writers of pending settings (IV-B10, docs/authority.md).
 ///
-/// A pending setting has the accounts and tokens of those who asked for its value. Before the device receives it, the
-/// node of the device checks them, and withdraws the settings for which none may control the device any more: each is
-/// then again what the device has reported last.
+/// A pending setting stores the accounts and tokens that requested its value. Before the device receives the setting,
+/// the owner of the device's shard checks them. If none of them may still control the device, the setting is withdrawn:
+/// its value is again the one that the device reported last.
 extension ThingState {
-    /// Those who asked for the same value of one setting. Of more, the oldest is forgotten.
+    /// The most writers of one value. If there are more, the oldest is forgotten.
     package static let writersMax = 4
 
-    /// Those who have written a pending setting; empty: a node of an earlier release wrote it, and it is not checked.
+    /// The writers of a pending setting. Empty if a node of an earlier release wrote the setting, which is then not
+    /// checked.
     package static func writers(of leaf: ThingLeaf) -> [ThingWriter] {
         leaf.writers.filter { $0.version == leaf.version }
     }
 
-    /// Withdraws settings that have still these versions, and are pending.
+    /// Withdraws the settings that are still pending and still have these versions.
     ///
-    /// - Returns: what has changed.
+    /// - Returns: the changes.
     package mutating func withdraw(_ settings: [ThingWithdraw.Setting], time: Int64) -> [ThingChanged] {
         var changes: [ThingChanged] = []
         for setting in settings {
@@ -37,19 +38,19 @@ extension ThingState {
 }
 
 extension ThingLeaf {
-    /// The writers of the leaf once it is stored.
+    /// The writers to store with the leaf.
     ///
     /// - Parameters:
-    ///   - before: the leaf as it was.
-    ///   - writer: who changes it; nil if the device does, or it is not known.
-    ///   - version: that of the leaf if its value changes.
+    ///   - before: the leaf before the change; nil: a new leaf.
+    ///   - writer: the client that changes the leaf; nil for the device or an unknown client.
+    ///   - version: the leaf's version if its value changes.
     func writers(after before: ThingLeaf?, by writer: ThingWriter?, version: UInt64) -> [ThingWriter] {
         guard isPending else { return [] }
         let isNew = before.map { !value.isExactly($0.value) } ?? true
         let known = isNew ? [] : writers
         guard var writer else { return known }
         writer.version = isNew ? version : self.version
-        // Who repeats a request, or has a newer token, is one writer.
+        // A client that repeats a request, or has a newer token, is one writer.
         let others = known.filter { ($0.account, $0.access) != (writer.account, writer.access) }
         return others.suffix(ThingState.writersMax - 1) + [writer]
     }

@@ -1,17 +1,19 @@
 package import ApusCore
 
-/// What a node has read of products and their devices. A changed schema applies when what was read before has expired.
+/// A node's cache of products and of the products of devices. A changed schema applies when the cached one expires.
 ///
 /// Pure value: the time is passed in.
 package struct ProductCache: Sendable {
-    /// How long what was read is used. A changed schema applies at every node after this time, plus that of a read.
+    /// The time for which a cached value is used. A changed schema applies at every node after this time plus the time
+    /// of a read.
     package static let life = Duration.seconds(5)
-    /// The compiled schemas of a node. One takes a multiple of its text, which has at most 16 KiB.
+    /// The most compiled schemas of a node. One takes a multiple of its text, which has at most 16 KiB.
     package static let schemasMax = 256
-    /// The devices whose products a node remembers. Another one costs one more message to its owner.
+    /// The most devices whose products a node caches. For any other device, a change costs one more message to the
+    /// owner.
     package static let devicesMax = 32_768
 
-    /// Names a product of any customer; without a customer, the customer is empty.
+    /// Identifies a product. The customer is empty for a product without one.
     package struct Key: Sendable, Hashable {
         package var customer: String
         package var product: String
@@ -19,7 +21,7 @@ package struct ProductCache: Sendable {
         package init(customer: String, product: String) { (self.customer, self.product) = (customer, product) }
     }
 
-    /// A value and when its reading began.
+    /// A value, and the time at which its read began.
     package struct Timed<Value: Sendable>: Sendable {
         package let value: Value
         package let read: MonotonicTime
@@ -27,8 +29,9 @@ package struct ProductCache: Sendable {
 
         package init(_ value: Value, read: MonotonicTime) { (self.value, self.read) = (value, read) }
 
-        /// The value, or nil if the caller has to read it again. In the second half of the life one caller does, while
-        /// the others still use the value: not all read it at once when it expires.
+        /// The value, or nil if the caller must read it again. In the second half of ``ProductCache/life``, one caller
+        /// must, while all other callers still use the value. The value is thus not read by many callers at once when
+        /// it expires.
         package mutating func use(at now: MonotonicTime) -> Value? {
             let age = now - read
             guard age < ProductCache.life else { return nil }
@@ -38,24 +41,24 @@ package struct ProductCache: Sendable {
         }
     }
 
-    /// What is known of a device.
+    /// The cached data of a device.
     package struct Device: Sendable {
-        /// Empty: none.
+        /// The product; empty: none.
         package var product: Timed<String>
-        /// Nil: not read yet. Empty: none.
+        /// The customer; nil: not read yet; empty: none.
         package var customer: Timed<String>?
     }
 
     private var schemas = RecentCache<Key, Timed<Result<ThingSchema?, ApusError>>>(countMax: Self.schemasMax)
     private var devices = RecentCache<String, Device>(countMax: Self.devicesMax)
-    /// Whether the cluster has products at all.
+    /// Whether the cluster has any products.
     private var areUsed: Timed<Bool>?
 
     package init() {}
 
     // MARK: Schemas
 
-    /// The schema of a product: success with nil if the product has none; nil if it has to be read.
+    /// The schema of a product; nil if it must be read. A success with nil means that the product has no schema.
     package mutating func schema(_ key: Key, at now: MonotonicTime) -> Result<ThingSchema?, ApusError>? {
         guard var known = schemas[key] else { return nil }
         defer { schemas[key] = known }
@@ -72,10 +75,10 @@ package struct ProductCache: Sendable {
 
     // MARK: Devices
 
-    /// The product that the device had last, however long ago: its model verifies it. Empty: none, or not known.
+    /// The device's last known product, regardless of its age: the model verifies it. Empty: no product, or not known.
     package mutating func lastProduct(of device: DeviceID) -> String { devices[device.rawValue]?.product.value ?? "" }
 
-    /// The product of a device; nil if it has to be read.
+    /// The product of a device; nil if it must be read.
     package mutating func product(of device: DeviceID, at now: MonotonicTime) -> String? {
         guard var known = devices[device.rawValue] else { return nil }
         defer { devices[device.rawValue] = known }
@@ -88,14 +91,14 @@ package struct ProductCache: Sendable {
         devices[device.rawValue] = known ?? Device(product: Timed(product, read: read))
     }
 
-    /// The customer of a device; nil if it has to be read.
+    /// The customer of a device; nil if it must be read.
     package mutating func customer(of device: DeviceID, at now: MonotonicTime) -> String? {
         guard var known = devices[device.rawValue] else { return nil }
         defer { devices[device.rawValue] = known }
         return known.customer?.use(at: now)
     }
 
-    /// Notes the customer of a device whose product is known.
+    /// Stores the customer of a device whose product is cached.
     package mutating func note(customer: String, of device: DeviceID, read: MonotonicTime) {
         guard var known = devices[device.rawValue] else { return }
         known.customer = Timed(customer, read: read)

@@ -2,9 +2,9 @@ import ApusClientAPI
 package import ApusConfiguration
 package import ApusCore
 
-/// The bounds of products (D13).
+/// The limits of products (D13).
 package struct ProductConfiguration: ServiceConfiguration {
-    /// The products of one customer; one more is refused with 10007. Key `accounts.products_max`.
+    /// The most products of one customer. Another one is refused with 10007. Key `accounts.products_max`.
     package var productsMax = 100
 
     package init() {}

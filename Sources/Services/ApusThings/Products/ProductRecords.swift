@@ -4,29 +4,29 @@ import SwiftProtobuf
 
 /// The durable records of products.
 ///
-/// Besides the documented errors, methods throw 10006, 10007 and 10021, as ``RecordStore`` does.
+/// In addition to the documented errors, methods throw 10006, 10007 and 10021, as ``RecordStore`` does.
 ///
 /// Isolation: `Sendable`; may be called from any task.
 package struct ProductRecords: Sendable {
     static let products = RecordCollection<ThingStoredProduct>(
         "products", layout: 1, key: { OrderedKey(.text($0.customer), .text($0.product)) })
-    /// A counter for each customer. It is written together with the customer's products, so two nodes that create
-    /// products at once do not exceed the bound.
+    /// A counter for each customer. It is written in one step with the customer's products, so that concurrent
+    /// creations at two nodes do not exceed the limit.
     static let owners = RecordCollection<ThingStoredProductOwner>(
         "product-owners", layout: 1, key: { OrderedKey(.text($0.customer)) })
-    /// The maximum number of attempts of a change if other writes intervene.
+    /// The most attempts of a change while other writes intervene.
     private static let attemptCountMax = 32
 
     private let store: any RecordStore
 
     package init(_ store: any RecordStore) { self.store = store }
 
-    /// A product; nil if there is none.
+    /// A product; nil if it does not exist.
     package func product(_ product: ProductID, of customer: String) async throws(ApusError) -> ThingStoredProduct? {
         try await store.record(Self.products, Self.key(customer, product))?.body
     }
 
-    /// The products of a customer by name, after `last`.
+    /// The products of a customer in the order of their names, after `last`.
     package func products(
         of customer: String, after last: ProductID?, limit: Int
     ) async throws(ApusError) -> [ThingStoredProduct] {
@@ -36,18 +36,19 @@ package struct ProductRecords: Sendable {
         ).records.map(\.body)
     }
 
-    /// True if there is a product of any customer.
+    /// True if any customer has a product.
     package func areUsed() async throws(ApusError) -> Bool {
         try await !store.page(Self.products, limit: 1).records.isEmpty
     }
 
-    /// Creates a product, or replaces its schema. The same schema again changes nothing, whatever `revision` is: it may
-    /// be a repetition of the request.
+    /// Creates a product, or replaces its schema. An identical schema changes nothing, whatever `revision` is, since
+    /// the request may be a repetition.
     ///
     /// - Parameters:
-    ///   - revision: the one that the product must have; 0: any, and it need not exist.
+    ///   - revision: the revision that the product must have; 0: any, or a new product.
     ///   - countMax: the most products of the customer.
-    /// - Throws: 10030 if the product has another revision; 10007 beyond `countMax`, and after too many other writes.
+    /// - Throws: 10030 if the product has another revision; 10007 beyond `countMax`, or after too many concurrent
+    ///   writes.
     package func put(
         _ product: ProductID, of customer: String, schema: String, ifRevision revision: UInt64, countMax: Int,
         wallMilliseconds: Int64
@@ -78,7 +79,7 @@ package struct ProductRecords: Sendable {
     }
 
     /// Deletes a product.
-    /// - Throws: 8002 if there is none; 10007 after too many other writes.
+    /// - Throws: 8002 if the product does not exist; 10007 after too many concurrent writes.
     package func delete(_ product: ProductID, of customer: String) async throws(ApusError) {
         let key = Self.key(customer, product)
         _ = try await change(customer, product) { found, owner throws(ApusError) in
@@ -94,7 +95,7 @@ package struct ProductRecords: Sendable {
 
     /// Changes a product together with its customer's counter.
     ///
-    /// - Parameter body: returns the product and its write; nil: nothing changes.
+    /// - Parameter body: returns the product and the write to commit; a nil write changes nothing.
     private func change(
         _ customer: String, _ product: ProductID,
         _ body: (

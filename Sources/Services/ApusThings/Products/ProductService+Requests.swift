@@ -6,10 +6,10 @@ import ApusSessions
 import SwiftProtobuf
 
 extension ProductService {
-    /// The longest request: the largest schema, with the quotes that JSON in JSON needs.
+    /// The longest request, in bytes: the largest schema, with the escapes that JSON in JSON needs.
     private static let requestByteCountMax = 2 * ThingSchema.byteCountMax + 4096
 
-    /// Registers the requests: of operators for any customer, and of a customer for itself.
+    /// Registers the requests. Operators manage the products of any customer, and a customer manages its own.
     package func add(to api: inout ClientAPI) {
         api.on(
             ClientPutProductRequest.self, byteCountMax: Self.requestByteCountMax,

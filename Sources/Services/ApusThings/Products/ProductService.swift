@@ -8,19 +8,20 @@ import SwiftProtobuf
 import Synchronization
 
 /// Products and their schemas at this node (IV-D1 to IV-D5, docs/things.md): the requests of integrators, and the
-/// checks of what apps write and devices report.
+/// checks of values that apps write and devices report.
 ///
-/// The owner of a device's model knows the device's product, but not its schema, since an entity reads no records. The
-/// node that has the request knows the schema, but not the product. So the node checks against the product that the
-/// device had last, and names it in its message. The owner refuses it if the device has another one, and the node
-/// checks again. Usually one message is enough (docs/decisions/39).
+/// The owner of a device's model knows the device's product but not the schema, since an entity reads no records. The
+/// node that handles a request knows the schema but not the product. This node therefore checks against the last known
+/// product, and names it in the message. If the device has another product, the owner refuses the message, and this
+/// node checks again. Usually one message is enough (docs/decisions/39).
 ///
 /// Concurrency model: any thread. A `Mutex` guards the cache, and is never held during a read.
 package final class ProductService: NodeService {
     package static let name = "Products"
     package static let records = RecordCatalogue([ProductRecords.products, ProductRecords.owners])
 
-    /// Checks of one request. A device that changes its product that often is refused with 10007.
+    /// The most checks of one request. If the device changes its product more often in between, the request is refused
+    /// with 10007.
     private static let attemptsMax = 4
 
     let configuration: ProductConfiguration
@@ -45,17 +46,17 @@ package final class ProductService: NodeService {
 
     // MARK: - Writes and reports
 
-    /// Sends a change of a model that its device's product allows.
+    /// Sends a change of a model that the schema of the device's product allows.
     ///
     /// - Parameters:
-    ///   - part: what is changed.
-    ///   - send: sends it with the product against whose schema it was checked; empty: none.
-    /// - Throws: 20101 and 20102 if the schema does not allow it; 10007 if the device changes its product all the time;
-    ///   10003 if a newer release wrote the schema; what `send` throws.
+    ///   - part: the change.
+    ///   - send: sends the change, with the product that it was checked against; empty: none.
+    /// - Throws: 20101 and 20102 if the schema does not allow the change; 10007 if the device keeps changing its
+    ///   product; 10003 if a newer release wrote the schema; errors of `send`.
     func change(
         _ part: ThingPart, of device: DeviceID, _ send: (String) async throws(ApusError) -> ThingChanged
     ) async throws(ApusError) -> ThingChanged {
-        // A device that reports its product has the new one from then on, and the report itself must fit it.
+        // The report of a product is checked against the schema of that product, which the device has from then on.
         var product = try part.isProduct ? part.product() : cache.withLock { $0.lastProduct(of: device) }
         for _ in 0..<Self.attemptsMax {
             if !product.isEmpty { try await check(part, of: device, product: product) }
@@ -74,11 +75,11 @@ package final class ProductService: NodeService {
 
     // MARK: - Actions
 
-    /// Checks the argument of an action that an app sends (IV-D5). A product that the device has reported less than
-    /// ``ProductCache/life`` ago may be missed.
+    /// Checks the argument of an action that an app sends (IV-D5). The check may use a previous product if the device
+    /// reported another one less than ``ProductCache/life`` ago.
     ///
-    /// - Parameter json: the argument.
-    /// - Throws: 20101 and 20102 if the schema does not allow it; 10003 as above.
+    /// - Parameter json: the argument of the action.
+    /// - Throws: 20101 and 20102 if the schema does not allow the argument; 10003 if a newer release wrote the schema.
     package func checkAction(
         _ name: String, json: ArraySlice<UInt8>, of device: DeviceID, timeout: Duration
     ) async throws(ApusError) {
@@ -142,7 +143,7 @@ package final class ProductService: NodeService {
         return customer
     }
 
-    /// The schema of a product; nil if there is no such product.
+    /// The schema of a product; nil if the product does not exist.
     private func schema(_ key: ProductCache.Key) async throws(ApusError) -> ThingSchema? {
         let now = MonotonicTime.now()
         if let known = cache.withLock({ $0.schema(key, at: now) }) { return try known.get() }
@@ -158,7 +159,8 @@ package final class ProductService: NodeService {
         do throws(ApusError) {
             return .success(try ThingSchema(product.schema))
         } catch {
-            // It was compiled when it was written, so that release knew a keyword that this one does not.
+            // The schema was compiled when it was written. The release that wrote it supports a keyword that this
+            // release does not.
             return .failure(
                 ApusError(.versionUnsupported, "a newer release wrote the schema of the product \(product.product)"))
         }

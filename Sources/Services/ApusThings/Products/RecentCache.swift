@@ -1,6 +1,6 @@
-/// The values that were used last, of at most ``countMax`` keys.
+/// A cache of the most recently used values, with at most ``countMax`` keys.
 ///
-/// If it is full, the eighth that was not used for the longest time gives way, so that this is rare.
+/// A full cache evicts an eighth of its entries at once, the least recently used ones, so that evictions are rare.
 ///
 /// Pure value.
 package struct RecentCache<Key: Hashable & Sendable, Value: Sendable>: Sendable {
@@ -11,7 +11,7 @@ package struct RecentCache<Key: Hashable & Sendable, Value: Sendable>: Sendable 
 
     package let countMax: Int
     private var entries: [Key: Entry] = [:]
-    /// Grows with each use.
+    /// The number of uses so far.
     private var uses: UInt64 = 0
 
     /// - Precondition: `countMax` is at least 1.
@@ -22,7 +22,7 @@ package struct RecentCache<Key: Hashable & Sendable, Value: Sendable>: Sendable 
 
     package var count: Int { entries.count }
 
-    /// The value of a key, which counts as used. Setting nil removes it.
+    /// The value of a key. Reading counts as a use. Setting nil removes the value.
     package subscript(key: Key) -> Value? {
         mutating get {
             guard let value = entries[key]?.value else { return nil }

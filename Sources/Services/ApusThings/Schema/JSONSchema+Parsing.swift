@@ -1,16 +1,16 @@
 package import ApusCore
 
 extension JSONSchema {
-    /// The dialect, which a schema may name.
+    /// The dialect, which a schema may name in `$schema`.
     package static let dialect = "https://json-schema.org/draft/2020-12/schema"
-    /// The most values of `enum` that a message names.
+    /// The most values of `enum` that a message lists.
     private static let shownMax = 5
 
     /// Compiles a schema.
     ///
-    /// Nothing is ignored but annotations: a keyword that is not of the subset, or has a wrong value, is refused.
-    /// - Parameter pointer: the place of this schema in its document, a JSON pointer (RFC 6901).
-    /// - Throws: 21031 with the place and the reason.
+    /// Only annotations are ignored. A keyword that is not in the subset, or has an invalid value, is refused.
+    /// - Parameter pointer: the position of this schema in its document, as a JSON pointer (RFC 6901).
+    /// - Throws: 21031 with the position and the reason.
     package init(_ value: JSONValue, at pointer: String = "") throws(ApusError) {
         switch value {
         case .bool(let flag): self = flag ? .anything : .nothing
@@ -126,7 +126,7 @@ extension JSONSchema.Rules {
         return properties
     }
 
-    /// Texts that differ.
+    /// An array of distinct strings.
     private static func names(_ value: JSONValue, at pointer: String) throws(ApusError) -> [JSONSchema.Text] {
         guard case .array(let elements) = value else {
             throw ApusError(schema: pointer, "an array of texts is expected")
@@ -142,7 +142,7 @@ extension JSONSchema.Rules {
 }
 
 extension String {
-    /// A JSON pointer to a member (RFC 6901 §3).
+    /// The JSON pointer to a member (RFC 6901 §3).
     func appending(token name: String) -> String {
         var token = ""
         for scalar in name.unicodeScalars {
@@ -157,10 +157,10 @@ extension String {
 }
 
 extension ApusError {
-    /// The longest place in a message, in characters.
+    /// The longest position that a message shows, in characters.
     private static let pointerCountMax = 256
 
-    /// 21031: a schema is not valid, at a place in its document.
+    /// 21031: a schema is not valid at a position in its document.
     init(schema pointer: String, _ reason: String) {
         let place = UntrustedText.escaped(String(pointer.suffix(Self.pointerCountMax)))
         self.init(.badParameter, "the schema\(place.isEmpty ? "" : " at \(place)"): \(reason)")

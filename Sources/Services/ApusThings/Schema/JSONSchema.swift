@@ -2,26 +2,26 @@ package import ApusCore
 
 /// A compiled schema of the subset of JSON Schema 2020-12 that docs/things.md lists.
 ///
-/// The subset has only keywords whose check takes a time in proportion to the value: no `pattern`, whose time is not
-/// bounded, and no combination of schemas. A value that fits still fits if parts of it are replaced by others that fit
-/// their schemas, because `enum` and `const` have scalars only, and no keyword relates members to one another. So a
-/// part can be checked without the rest (``ThingSchema``).
+/// The check of every keyword in the subset takes time proportional to the size of the value. `pattern`, whose time is
+/// not bounded, and combinations of schemas are not in the subset. If a part of a valid value is replaced by another
+/// part that fits its schema, the whole value remains valid: `enum` and `const` have only scalars, and no keyword
+/// relates members to each other. A part can therefore be checked without the rest (``ThingSchema``).
 ///
 /// Pure value.
 package indirect enum JSONSchema: Sendable, Equatable {
-    /// `true`, and an object without rules.
+    /// `true`, or an object without rules.
     case anything
     /// `false`.
     case nothing
     case rules(Rules)
 
     package struct Rules: Sendable, Equatable {
-        /// Nil: of any type.
+        /// `type`; nil: any type.
         package var types: Types?
-        /// `enum`; nil: any.
+        /// `enum`; nil: any value.
         package var values: Set<Scalar>?
         package var constant: Scalar?
-        /// The beginning of ``values``, for people.
+        /// The first of ``values`` as text, for error messages.
         package var valuesText = ""
         package var minimum: JSONNumber?
         package var maximum: JSONNumber?
@@ -40,7 +40,7 @@ package indirect enum JSONSchema: Sendable, Equatable {
         package init() {}
     }
 
-    /// `type`, one name or several. Every integer is a number.
+    /// The types of `type`, one or several. Every integer is also a number.
     package struct Types: OptionSet, Sendable, Hashable {
         package let rawValue: UInt8
         package init(rawValue: UInt8) { self.rawValue = rawValue }
@@ -61,17 +61,17 @@ package indirect enum JSONSchema: Sendable, Equatable {
         var text: String { Self.names.filter { contains($0.type) }.map(\.name).joined(separator: " or ") }
     }
 
-    /// Texts are compared scalar by scalar (JSON Schema 2020-12 §4.2.2).
+    /// A string that is compared scalar by scalar (JSON Schema 2020-12 §4.2.2).
     package typealias Text = ExactText
 
-    /// A value of `enum` or `const`. Numbers are equal if their values are.
+    /// A value of `enum` or `const`. Numbers are equal if they have the same value.
     package enum Scalar: Sendable, Hashable {
         case null
         case bool(Bool)
         case number(JSONNumber)
         case string(Text)
 
-        /// Nil for an array and an object.
+        /// Nil for an array or an object.
         init?(_ value: JSONValue) {
             switch value {
             case .null: self = .null
@@ -84,7 +84,7 @@ package indirect enum JSONSchema: Sendable, Equatable {
             }
         }
 
-        /// As JSON, truncated, for people.
+        /// The value as JSON, truncated, for error messages.
         var text: String {
             switch self {
             case .null: "null"
@@ -97,12 +97,12 @@ package indirect enum JSONSchema: Sendable, Equatable {
 }
 
 extension JSONSchema {
-    /// Why a value does not fit.
+    /// The reason for which a value does not fit.
     package struct Failure: Sendable, Equatable {
-        /// The names of members and the numbers of elements that lead to the part that does not fit.
+        /// The names of members and the indices of elements that lead to the part that does not fit.
         package var place: [String] = []
         package var keyword: String
-        /// What the schema expects. Nothing of the value.
+        /// The value that the schema expects. It contains nothing of the actual value.
         package var expected: String
 
         package init(_ keyword: String, _ expected: String, place: [String] = []) {
@@ -112,7 +112,7 @@ extension JSONSchema {
         fileprivate func within(_ name: String) -> Failure { Failure(keyword, expected, place: [name] + place) }
     }
 
-    /// The first thing of a value that does not fit; nil if it fits.
+    /// The first failure of a value; nil if the value fits.
     package func failure(of value: JSONValue) -> Failure? {
         switch self {
         case .anything: nil
@@ -121,8 +121,8 @@ extension JSONSchema {
         }
     }
 
-    /// The schema of a member of an object; `.nothing` if there can be none. What the schema says of the other members
-    /// does not matter.
+    /// The schema of a member of an object; `.nothing` if the schema allows no such member. Rules for other members do
+    /// not matter.
     package func member(_ name: String) -> JSONSchema {
         switch self {
         case .anything: .anything
@@ -132,13 +132,13 @@ extension JSONSchema {
         }
     }
 
-    /// The schema of a member that `properties` lists; nil if it does not.
+    /// The schema of a member that `properties` lists; nil if the member is not listed.
     package func listed(_ name: String) -> JSONSchema? {
         guard case .rules(let rules) = self else { return nil }
         return rules.listed(name)
     }
 
-    /// True if an object may fit.
+    /// True if the schema allows objects.
     package var allowsObjects: Bool {
         switch self {
         case .anything: true

@@ -1,22 +1,21 @@
 package import ApusCore
 
-/// The schema of a product's thing model: what its leaves are, and which values they may have (IV-D1 to IV-D5,
+/// The schema of a product's thing model: its leaves, and the values that they may have (IV-D1 to IV-D5,
 /// docs/things.md).
 ///
-/// The document is a JSON Schema of the model with values at the leaves, without times and `setVal`:
-/// `{"properties":{"ProWritable":{"properties":{"volume":{"type":"integer"}}}}}`.
+/// The document is a JSON Schema of the model. It has the values directly at the leaves, without times and `setVal`:
 ///
-/// **Parts.** A write is checked alone, without the rest of the model, and the model still fits afterwards:
-/// - The value that is written fits the schema at its path, and what is beside it stays.
-/// - `enum` and `const` have scalars only, so an object never depends on the values of several members. An object with
-///   them in its schema fits nothing, and no path leads into it.
-/// - A write adds and replaces members, and never removes one. An object that had all of `required` keeps them. Arrays
-///   are replaced as a whole.
+/// **Parts.** A write is checked without the rest of the model. The whole model remains valid, for these reasons:
+/// - The written value fits the schema at its path, and all other values stay the same.
+/// - `enum` and `const` have only scalars, so the validity of an object never depends on a combination of members. A
+///   schema with one of them allows no objects, so no path leads into it.
+/// - A write adds and replaces members, and never removes one. An object that has all `required` members keeps them.
+///   Arrays are replaced as a whole.
 ///
-/// Only `required` of the model itself and of its roots is not enforced: a device reports its leaves one by one.
+/// `required` is not enforced for the model itself and its roots, since a device reports its leaves one by one.
 ///
-/// **Exceptions.** Properties of the account (`ProUser`) are checked by no schema. Built-in leaves, whose names begin
-/// with `_`, are checked only if `properties` lists them: the cluster and later releases may add others.
+/// **Exceptions.** Properties of the account (`ProUser`) are not checked. Built-in leaves, whose names begin with `_`,
+/// are checked only if `properties` lists them, since the cluster and later releases may add others.
 ///
 /// Pure value.
 package struct ThingSchema: Sendable, Equatable {
@@ -24,15 +23,15 @@ package struct ThingSchema: Sendable, Equatable {
     package static let byteCountMax = 16 << 10
     /// The maximum nesting depth of a document.
     package static let depthMax = 32
-    /// The longest place within a value that a message names, in characters.
+    /// The longest position within a value that a message shows, in characters.
     private static let placeCountMax = 128
 
     private let model: JSONSchema
 
     /// Compiles a document.
     ///
-    /// - Throws: 10002 over ``byteCountMax``; 21031 with the place and the reason if the document is not JSON, has a
-    ///   keyword that is not of the subset, or is not a schema of a model.
+    /// - Throws: 10002 over ``byteCountMax``; 21031 with the position and the reason if the document is not JSON, has a
+    ///   keyword that is not in the subset, or is not a schema of a model.
     package init(_ text: String) throws(ApusError) {
         guard text.utf8.count <= Self.byteCountMax else {
             throw ApusError(
@@ -52,7 +51,7 @@ package struct ThingSchema: Sendable, Equatable {
         try Self.checkNames(document)
     }
 
-    /// A misspelled root or leaf would never be checked.
+    /// Checks the names of roots and leaves. A misspelled one would otherwise never be checked.
     private static func checkNames(_ document: JSONValue) throws(ApusError) {
         guard case .object(let roots)? = document["properties"] else { return }
         for root in roots {
@@ -73,7 +72,7 @@ package struct ThingSchema: Sendable, Equatable {
         }
     }
 
-    /// Checks what a write, a report or an action has at a path.
+    /// Checks the value of a write, a report or an action.
     ///
     /// - Throws: 20101 if the schema has nothing at the path, 20102 with the keyword if the value does not fit.
     package func check(_ part: ThingPart) throws(ApusError) {
@@ -97,6 +96,6 @@ package struct ThingSchema: Sendable, Equatable {
         return UntrustedText.escaped(String(text.prefix(placeCountMax)))
     }
 
-    /// Whether a whole model with values at the leaves fits. For tests and tools.
+    /// The first failure of a whole model with values at the leaves; nil if it fits. For tests and tools.
     package func failure(ofModel value: JSONValue) -> JSONSchema.Failure? { model.failure(of: value) }
 }
