@@ -99,6 +99,8 @@ struct WebhookSenderTests {
         try spool.write(message("a", "1"))
         try spool.write(message("b", "2"))
         #expect(throws: ApusError(.overloaded)) { try spool.write(message("c", "3")) }
+        // A repetition replaces its file, also in a full directory.
+        try spool.write(message("a", "1"))
         let names = try FileManager.default.contentsOfDirectory(atPath: folder.path).sorted()
         #expect(names == ["a.json", "b.json"])
         #expect(try String(contentsOfFile: folder.path + "/a.json", encoding: .utf8) == "1")

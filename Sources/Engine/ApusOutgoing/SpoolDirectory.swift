@@ -20,8 +20,11 @@ package final class SpoolDirectory: Sendable {
     ///
     /// - Throws: 10007 if the directory has too many files, 10021 if the file cannot be written.
     package func write(_ message: WebhookMessage) throws(ApusError) {
-        guard take() else { throw ApusError(.overloaded, "the spool directory \(path) is full") }
         let name = "\(path)/\(message.id).json"
+        // A repetition needs no room.
+        guard FileManager.default.fileExists(atPath: name) || take() else {
+            throw ApusError(.overloaded, "the spool directory \(path) is full")
+        }
         do {
             let partial = "\(path)/.\(message.id).\(UInt64.random(in: 0...(.max)))"
             defer { try? FileManager.default.removeItem(atPath: partial) }
