@@ -138,6 +138,14 @@ public struct LinkStateMachine: Sendable {
         var roundTrip: Duration?
     }
 
+    private enum Phase: Sendable {
+        /// Before ``start(now:)``.
+        case idle
+        case running
+        /// The session has ended. It does not start again.
+        case stopped
+    }
+
     private struct Active: Sendable {
         var id: AttemptID
         var endpoint: HostPort
@@ -172,8 +180,7 @@ public struct LinkStateMachine: Sendable {
     private var notBefore = MonotonicTime.zero
     private var lostSince: MonotonicTime?
     private var reported: LinkState?
-    private var isStarted = false
-    private var isStopped = false
+    private var phase = Phase.idle
     private var hasStreams = false
     /// The node that was lost had a spread, and no other has admitted this client since.
     private var isOneOfMany = false
@@ -195,8 +202,10 @@ public struct LinkStateMachine: Sendable {
     /// The number of connections that are being made.
     public var attemptCount: Int { attempts.count }
 
+    /// Connects. Has no effect on a machine that was started before.
     public mutating func start(now: MonotonicTime) -> [Action] {
-        isStarted = true
+        guard phase == .idle else { return [] }
+        phase = .running
         lostSince = now
         return connectNext(now: now)
     }
@@ -225,7 +234,7 @@ public struct LinkStateMachine: Sendable {
 
     /// The node answered the hello.
     public mutating func welcomed(_ id: AttemptID, _ welcome: Welcome, now: MonotonicTime) -> [Action] {
-        guard let index = index(of: id, in: .greeting), !isStopped else { return [.drop(id)] }
+        guard let index = index(of: id, in: .greeting), phase != .stopped else { return [.drop(id)] }
         let attempt = attempts.remove(at: index)
         let span = now - attempt.since
         hellos.measured(span)
@@ -256,7 +265,7 @@ public struct LinkStateMachine: Sendable {
     public mutating func closed(
         _ id: AttemptID, error: ApusError?, node: String = "", now: MonotonicTime
     ) -> [Action] {
-        guard !isStopped else { return [] }
+        guard phase != .stopped else { return [] }
         if retiring?.id == id { retiring = nil }
         let attempt = attempts.first { $0.id == id }
         attempts.removeAll { $0.id == id }
@@ -289,7 +298,7 @@ public struct LinkStateMachine: Sendable {
 
     /// The active node is leaving and names other endpoints. A connection there is opened first.
     public mutating func redirected(_ id: AttemptID, endpoints new: [HostPort], now: MonotonicTime) -> [Action] {
-        guard let endpoint = active?.endpoint, active?.id == id, !isStopped else { return [] }
+        guard let endpoint = active?.endpoint, active?.id == id, phase != .stopped else { return [] }
         active?.isLeaving = true
         endpoints.removeAll { $0 == endpoint }
         learn(new)
@@ -330,7 +339,7 @@ public struct LinkStateMachine: Sendable {
     /// Somebody waits for the link: a client that waits for its turn connects now.
     public mutating func wanted(now: MonotonicTime) -> [Action] {
         // A round that failed has its own wait.
-        guard isStarted, !isStopped, active == nil, backoff.isFirst else { return [] }
+        guard phase == .running, active == nil, backoff.isFirst else { return [] }
         notBefore = min(notBefore, now)
         return attempts.isEmpty ? connectNext(now: now) : []
     }
@@ -353,7 +362,7 @@ public struct LinkStateMachine: Sendable {
     // MARK: - Time
 
     public mutating func tick(now: MonotonicTime) -> [Action] {
-        guard !isStopped else { return [] }
+        guard phase != .stopped else { return [] }
         var actions: [Action] = []
         if let retiring, now >= retiring.until { actions += moved(retiring.id) }
         for attempt in attempts where attempt.stage.isAwaited && now - attempt.since >= timeout(attempt.stage) {
@@ -381,7 +390,7 @@ public struct LinkStateMachine: Sendable {
     /// While bytes arrive from the active node, this is when its silence would be too long, so an undisturbed client
     /// sleeps.
     public func nextTick(now: MonotonicTime) -> MonotonicTime? {
-        guard isStarted, !isStopped else { return nil }
+        guard phase == .running else { return nil }
         // What is due already is done at the next tick.
         let soon = now + Self.tickDelay
         var times = retiring.map { [max($0.until, soon)] } ?? []
@@ -409,7 +418,7 @@ public struct LinkStateMachine: Sendable {
     public mutating func stop() -> [Action] { stop(.offline) }
 
     private mutating func stop(_ state: LinkState) -> [Action] {
-        isStopped = true
+        phase = .stopped
         var actions = dropAttempts()
         for id in [active?.id, retiring?.id] { actions += id.map { [.drop($0)] } ?? [] }
         (active, retiring) = (nil, nil)
