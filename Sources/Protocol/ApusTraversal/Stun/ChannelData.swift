@@ -5,8 +5,8 @@ public struct ChannelDataHeader: Hashable, Sendable {
     /// The channel numbers of RFC 8656 §12, which reserves 0x5000 to 0xFFFF.
     public static let channelNumbers: ClosedRange<UInt16> = 0x4000...0x4fff
     /// The numbers of RFC 5766, from which older clients still choose (coturn's up to 4.6 among them). A server may
-    /// accept them, since no other message to it begins with these bytes (RFC 7983 §7). They end at 0x7FFE in §11 and at
-    /// 0x7FFF in §14.1; coturn's client draws from all of these.
+    /// accept them, since no other message to it begins with these bytes (RFC 7983 §7). They end at 0x7FFE in §11 and
+    /// at 0x7FFF in §14.1; coturn's client draws from all of these.
     public static let legacyChannelNumbers: ClosedRange<UInt16> = 0x4000...0x7fff
     public static let byteCount = 4
 
