@@ -8,6 +8,21 @@ struct ConfigurationReaderTests {
         try ConfigurationReader(yaml: yaml, source: "node.yaml", environment: environment)
     }
 
+    @Test("A relative path starts at the configuration's folder, and a required one is not empty")
+    func paths() throws {
+        var reader = try ConfigurationReader(
+            yaml: "tls: {key: a.pem, authority: /b.pem, revoked: '', certificate: ''}", source: "node.yaml",
+            folder: "/etc/apus", environment: [:])
+        #expect(try reader.path("tls.key") == "/etc/apus/a.pem")
+        #expect(try reader.path("tls.authority", default: "") == "/b.pem")
+        #expect(try reader.path("tls.revoked", default: "") == "")
+        #expect(try reader.path("records.file", default: "r.sqlite") == "/etc/apus/r.sqlite")
+        #expect(throws: ApusError(.configurationInvalid, "node.yaml:1: tls.certificate: a path is expected")) {
+            try reader.path("tls.certificate")
+        }
+        #expect(throws: ApusError.self) { try reader.path("data_directory") }
+    }
+
     @Test("A value comes from the file, and the environment goes before it")
     func environment() throws {
         let yaml = "gateway:\n  handshake_timeout: 5s\n"

@@ -5,6 +5,8 @@ import Synchronization
 /// A service that needs another one names the type, and not who provides it. A protocol is declared by the target that
 /// uses it, so that the target of the provider may import it, and not the reverse.
 ///
+/// It keeps what is provided, and services keep it: they live as long as their process.
+///
 /// Isolation: any thread. A `Mutex` guards the table; a look costs a lock and a look in a dictionary.
 package final class ServicePorts: Sendable {
     private let provided = Mutex<[ObjectIdentifier: [any Sendable]]>([:])

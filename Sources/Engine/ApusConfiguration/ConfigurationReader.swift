@@ -63,10 +63,11 @@ public struct ConfigurationReader {
         return fallback
     }
 
-    /// Reads the path of a file or directory. A relative one starts at the folder of the configuration; an empty one
-    /// stays empty. The key is required if `default` is nil.
+    /// Reads the path of a file or directory. A relative path starts at the folder of the configuration. The key is
+    /// required, and must not be empty, if `default` is nil. Otherwise an empty path stays empty.
     public mutating func path(_ key: String, default fallback: String? = nil) throws(ApusError) -> String {
         let text = try string(key, default: fallback)
+        guard !text.isEmpty || fallback != nil else { throw invalid(key, "a path is expected") }
         return text.isEmpty || text.hasPrefix("/") ? text : "\(folder)/\(text)"
     }
 

@@ -24,10 +24,19 @@ package struct StoredFrames: Sendable {
     ///
     /// - Throws: the errors of ``next()``.
     static func frames(of pieces: [AnsweringPiece]) throws(ApusError) -> [MediaFrame] {
-        var (stored, frames) = (Self(), [MediaFrame]())
+        var stored = Self()
+        return try stored.append(pieces)
+    }
+
+    /// Appends pieces.
+    ///
+    /// - Returns: the frames that are complete now.
+    /// - Throws: the errors of ``next()``.
+    mutating func append(_ pieces: [AnsweringPiece]) throws(ApusError) -> [MediaFrame] {
+        var frames: [MediaFrame] = []
         for piece in pieces {
-            stored.append(ByteBuffer(bytes: piece.data))
-            while let frame = try stored.next() { frames.append(frame) }
+            append(ByteBuffer(bytes: piece.data))
+            while let frame = try next() { frames.append(frame) }
         }
         return frames
     }

@@ -177,15 +177,12 @@ extension AnsweringRecords {
         var index: UInt32 = 0
         while index < message.framePieces {
             let pieces = try await framePieces(of: message, from: index)
-            for piece in pieces {
-                frames.append(ByteBuffer(bytes: piece.data))
-                while let frame = try frames.next() {
-                    // A frame that only ends the caller's stream contains no media.
-                    guard !frame.header.flags.contains(.endOfEpoch) || frame.payload.readableBytes > 0,
-                        let whole = joiner.add(frame)
-                    else { continue }
-                    movie.writeImmutableBuffer(try writer.write(whole))
-                }
+            for frame in try frames.append(pieces) {
+                // A frame that only ends the caller's stream contains no media.
+                guard !frame.header.flags.contains(.endOfEpoch) || frame.payload.readableBytes > 0,
+                    let whole = joiner.add(frame)
+                else { continue }
+                movie.writeImmutableBuffer(try writer.write(whole))
             }
             index += UInt32(pieces.count)
             try await writePieces(of: &movie, &message, isLast: false)
@@ -202,17 +199,14 @@ extension AnsweringRecords {
         var index: UInt32 = 0
         while index < message.framePieces {
             let pieces = try await framePieces(of: message, from: index)
-            for piece in pieces {
-                frames.append(ByteBuffer(bytes: piece.data))
-                while let frame = try frames.next() {
-                    let (track, isFull) = (frame.header.track, found.count == FragmentedMP4Writer.formatCountMax)
-                    guard frame.header.flags.contains(.configuration), !isFull else { continue }
-                    let configuration = try TrackConfiguration(decoding: frame.payload)
-                    let isKnown = found.contains {
-                        $0.track == track && $0.configuration.hasSameFormat(as: configuration)
-                    }
-                    if !isKnown { found.append((track, configuration)) }
+            for frame in try frames.append(pieces) {
+                let (track, isFull) = (frame.header.track, found.count == FragmentedMP4Writer.formatCountMax)
+                guard frame.header.flags.contains(.configuration), !isFull else { continue }
+                let configuration = try TrackConfiguration(decoding: frame.payload)
+                let isKnown = found.contains {
+                    $0.track == track && $0.configuration.hasSameFormat(as: configuration)
                 }
+                if !isKnown { found.append((track, configuration)) }
             }
             index += UInt32(pieces.count)
         }

@@ -110,13 +110,13 @@ extension EntityDefinition<TopicState> {
                 let due = topic.overdue(at: scope.wallMilliseconds)
                 return try publish(due, to: &topic, retention(scope.address.key), &scope)
             }
-            // What nobody publishes to any more takes no memory. Its next event begins a new sequence.
+            // A topic without new events takes no memory. Its next event begins a new sequence.
             let idleSince = min(topic.entries.last?.publishedMs ?? 0, scope.wallMilliseconds)
             let due = idleSince + Int64(retention(scope.address.key).idleTime.milliseconds)
             if due > scope.wallMilliseconds { return try scope.remind(Self.idle, at: due) }
             topic.listeners.removeAll { $0.renewedMs < scope.wallMilliseconds - Self.listenerMilliseconds }
             guard topic.listeners.isEmpty else {
-                // Who listens has every event: the sequence goes on, so that nobody is said to have missed one.
+                // The listeners have every event. The sequence continues, so that none of them sees a gap.
                 topic.entries = []
                 let next = scope.wallMilliseconds + Int64(retention(scope.address.key).idleTime.milliseconds)
                 return try scope.remind(Self.idle, at: next)
@@ -132,7 +132,7 @@ extension EntityDefinition<TopicState> {
         return definition
     }
 
-    /// Numbers events, keeps them, and sends them to the nodes that hear the topic.
+    /// Numbers events, keeps them, and sends them to the nodes with subscribers.
     private static func publish(
         _ due: [TopicState.Due], to topic: inout TopicState, _ retention: TopicRetention, _ scope: inout EntityScope
     ) throws(ApusError) {
