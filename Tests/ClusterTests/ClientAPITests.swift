@@ -158,6 +158,7 @@ struct ClientAPITests {
         var rest = try #require(PlainHTTP(port: cluster.httpPort(1)))
         var acknowledged = 0
         var refusals: [String] = []
+        var killed = ContinuousClock.now
         for kill in 0..<4 {
             for number in 0..<4 {
                 // Sent until it is answered, with one id: it counts once.
@@ -173,12 +174,17 @@ struct ClientAPITests {
                     usleep(50_000)
                     // Whoever waits for an answer until the time is over uses another connection. None is closed.
                     guard answer == nil else { continue }
-                    #expect(ContinuousClock.now - asked > .seconds(14), "the node has closed the connection")
+                    #expect(
+                        ContinuousClock.now - asked > .seconds(14),
+                        """
+                        the node has closed the connection: \(rest.failure); since the kill \(asked - killed);
+                        the answer before: \(rest.lastHead); \(refusals.suffix(5))
+                        """)
                     if let other = PlainHTTP(port: cluster.httpPort(1)) { rest = other }
                 }
             }
             Glibc.kill(try cluster.pid(2 + kill % 2), SIGKILL)
-            let killed = ContinuousClock.now
+            killed = ContinuousClock.now
             let up = try Cluster.run(["cluster", "up", "--dir", cluster.directory], binary: Self.binary)
             try #require(up.status == 0, "\(up.all)")
             // A node closes a connection that is idle for 10 s (`http.request_timeout`), as it is on a busy machine.

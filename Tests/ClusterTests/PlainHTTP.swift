@@ -14,6 +14,9 @@ final class PlainHTTP {
 
     private let socket: CInt
     private var buffered: [UInt8] = []
+    /// Why the last exchange had no answer, and the head of the answer before it.
+    private(set) var failure = ""
+    private(set) var lastHead = ""
 
     /// Nil where nobody listens.
     init?(port: Int) {
@@ -52,7 +55,9 @@ final class PlainHTTP {
     func send(_ text: String) -> Bool { send(Array(text.utf8)) }
 
     func send(_ bytes: [UInt8]) -> Bool {
-        Glibc.send(socket, bytes, bytes.count, CInt(MSG_NOSIGNAL)) == bytes.count
+        let count = Glibc.send(socket, bytes, bytes.count, CInt(MSG_NOSIGNAL))
+        if count != bytes.count { failure = "sending \(bytes.count) bytes returned \(count), errno \(errno)" }
+        return count == bytes.count
     }
 
     /// What stands before the empty line; nil where the connection ends first.
@@ -62,6 +67,7 @@ final class PlainHTTP {
             if let index = buffered.indices.first(where: { buffered[$0...].starts(with: end) }) {
                 let head = String(decoding: buffered[..<index], as: UTF8.self)
                 buffered.removeFirst(index + end.count)
+                lastHead = head
                 return head
             }
             guard receive() else { return nil }
@@ -78,7 +84,10 @@ final class PlainHTTP {
     private func receive() -> Bool {
         var part = [UInt8](repeating: 0, count: 16_384)
         let count = recv(socket, &part, part.count, 0)
-        guard count > 0 else { return false }
+        guard count > 0 else {
+            failure = "receiving returned \(count), errno \(errno), \(buffered.count) bytes before it"
+            return false
+        }
         buffered += part[..<count]
         return true
     }
