@@ -16,8 +16,9 @@ struct EntitySimulationTests {
     static let seedCount: UInt64 = 2000
     #endif
     private static let chunkSize = 50
-    /// Whether the large run is wanted, which takes half a minute in a release build.
-    private static let isLargeWanted = ProcessInfo.processInfo.environment["APUS_SIM_LARGE"] != nil
+    /// The seed of the large run, if it is wanted. It takes some ten seconds in a release build.
+    private static let largeSeed = ProcessInfo.processInfo.environment["APUS_SIM_LARGE"].flatMap { UInt64($0) }
+    private static let largeKillCount = 250
     /// The most seeds until a deliberate error must have shown itself.
     private static let mutantSeedCountMax: UInt64 = 8000
 
@@ -42,6 +43,20 @@ struct EntitySimulationTests {
         }
     }
 
+    @Test(
+        "Each change is delivered through its outbox once it is durable, in order, whatever dies",
+        arguments: SeedShare.chunks(of: 0..<seedCount / 2, size: chunkSize))
+    func outbox(seeds: [UInt64]) {
+        var (deliveredCount, repeatedCount) = (0, 0)
+        for seed in seeds {
+            let run = EntitySimulation.run(seed: seed, hasOutbox: true)
+            if run.isFailed { Issue.record("\(run.report); with an outbox") }
+            (deliveredCount, repeatedCount) = (deliveredCount + run.deliveredCount, repeatedCount + run.repeatedCount)
+        }
+        // The faults reach what they aim at: deliveries are repeated, and few are.
+        #expect(repeatedCount > 0 && repeatedCount < deliveredCount / 4, "\(repeatedCount) of \(deliveredCount)")
+    }
+
     @Test("Each deliberate error is caught", arguments: EntityMutant.allCases.filter { $0 != .none })
     func mutantIsCaught(mutant: EntityMutant) {
         let caught = MutantSearch.firstSeed(
@@ -52,15 +67,16 @@ struct EntitySimulationTests {
         #expect(caught != nil, "no seed of \(Self.mutantSeedCountMax) notices a node that \(mutant.rawValue)")
     }
 
-    @Test("Ten thousand entities keep their word through a thousand deaths", .enabled(if: isLargeWanted))
-    func large() {
-        let run = EntitySimulation.run(seed: 1, profile: .kills, killCount: 1000, isLarge: true)
+    @Test("Ten thousand entities keep their word through hundreds of deaths", .enabled(if: largeSeed != nil))
+    func large() throws {
+        let run = EntitySimulation.run(
+            seed: try #require(Self.largeSeed), profile: .kills, killCount: Self.largeKillCount, isLarge: true)
         print(
             "\(run.killCount) kills, \(run.promotionCount) shards taken over, \(run.acknowledgedCount) changes "
                 + "acknowledged, \(run.firedCount) reminders, \(run.tellCount) messages, \(run.uncertainCount) "
                 + "uncertain steps, \(run.lostCount) lost, \(run.eventCount) events")
         #expect(!run.isFailed, "\(run.report)")
-        #expect(run.killCount == 1000 && run.lostCount == 0)
+        #expect(run.killCount == Self.largeKillCount && run.lostCount == 0)
     }
 
     @Test("A seed replays exactly, traced or not", arguments: [1, 2, 4, 7] as [UInt64])
@@ -76,6 +92,8 @@ struct EntitySimulationTests {
     func oneSeed() {
         guard let seed = ClusterSimulationTests.chosenSeed else { return }
         let profile = ClusterSimulationTests.chosenProfile
-        ClusterSimulationTests.show(EntitySimulation.run(seed: seed, profile: profile, isTraced: true))
+        let hasOutbox = ProcessInfo.processInfo.environment["APUS_SIM_OUTBOX"] != nil
+        ClusterSimulationTests.show(
+            EntitySimulation.run(seed: seed, profile: profile, hasOutbox: hasOutbox, isTraced: true))
     }
 }

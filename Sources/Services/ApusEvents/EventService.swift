@@ -291,20 +291,22 @@ extension DeviceShare {
 }
 
 extension EventService: ThingObserver {
-    package func changed(_ change: ClientPropertyChanged, of device: DeviceID, at time: Int64?) async {
-        do throws(ApusError) {
-            guard try await hooks.isUsed(in: records), let record = try await sessions.record(of: device) else {
-                return
-            }
-            var event = HookEvent(
-                kind: .property, name: change.path, device: device.rawValue,
-                account: record.account?.rawValue ?? "", data: change.json, timeMs: time ?? now)
-            event.version = change.version
-            // Events of one millisecond are in the order of their numbers. A repetition has the same number.
-            if time != nil { event.number = change.version << 40 | StableHash.hash(device.rawValue) >> 24 }
-            try await enqueue(event, customer: record.customer?.rawValue ?? CustomerID.none)
-        } catch {
-            limited.log(.warning, "A change of a model was not passed to hooks", metadata: Logger.facts(of: error))
-        }
+    package func changed(
+        _ change: ClientPropertyChanged, of device: DeviceID, at time: Int64, dataSince: UInt64
+    ) async throws(ApusError) {
+        // A device that has another account since has no hook to which the change may go.
+        guard try await hooks.isUsed(in: records), let record = try await sessions.record(of: device),
+            record.dataSince <= dataSince
+        else { return }
+        var event = HookEvent(
+            kind: .property, name: change.path, device: device.rawValue, account: record.account?.rawValue ?? "",
+            data: change.json, timeMs: time)
+        event.version = change.version
+        // Events of one millisecond are in the order of their numbers. A repetition has the same number.
+        let hash = StableHash.hash(device.rawValue)
+        event.number = change.version << 40 | hash >> 24
+        try await enqueue(
+            event, customer: record.customer?.rawValue ?? CustomerID.none,
+            request: RequestID(high: hash, low: change.version))
     }
 }

@@ -85,15 +85,17 @@ enum ThingEntity {
             if message.hasCheckedProduct, let other = model.refusal(of: path, checked: message.checkedProduct) {
                 return refuse(other, &scope)
             }
-            return try model.write(
+            let change = try model.write(
                 path, message.json, ifVersion: message.ifVersion, by: message.hasWriter ? message.writer : nil,
-                time: scope.wallMilliseconds / 1000
-            ).of(model, at: scope.wallMilliseconds)
+                time: scope.wallMilliseconds / 1000)
+            return try publish(change, of: model, &scope)
         }
         definition.on(ThingWithdraw.self) { model, message, scope throws(ApusError) in
             try model.enter(message.dataSinceMs)
             let changes = model.withdraw(message.settings, time: scope.wallMilliseconds / 1000)
-            return .with { $0.changes = changes.map { $0.of(model, at: scope.wallMilliseconds) } }
+            var answer = ThingWithdrawn()
+            for change in changes { answer.changes.append(try publish(change, of: model, &scope)) }
+            return answer
         }
         definition.on(ThingReport.self) { model, message, scope throws(ApusError) in
             let path = try ThingPath(message.path)
@@ -101,35 +103,39 @@ enum ThingEntity {
             if message.hasCheckedProduct, let other = model.refusal(of: path, checked: message.checkedProduct) {
                 return refuse(other, &scope)
             }
-            return try model.report(
-                path, message.json, received: message.receivedVersion, time: scope.wallMilliseconds / 1000
-            ).of(model, at: scope.wallMilliseconds)
+            let change = try model.report(
+                path, message.json, received: message.receivedVersion, time: scope.wallMilliseconds / 1000)
+            return try publish(change, of: model, &scope)
         }
         definition.on(ThingAddUser.self) { model, message, scope throws(ApusError) in
             try model.enter(message.dataSinceMs)
-            return try model.addUser(message.name, message.json, time: scope.wallMilliseconds / 1000)
-                .of(model, at: scope.wallMilliseconds)
+            let change = try model.addUser(message.name, message.json, time: scope.wallMilliseconds / 1000)
+            return try publish(change, of: model, &scope)
         }
         definition.on(ThingDeleteUser.self) { model, message, scope throws(ApusError) in
             try model.enter(message.dataSinceMs)
-            return try model.deleteUser(message.name).of(model, at: scope.wallMilliseconds)
+            return try publish(model.deleteUser(message.name), of: model, &scope)
         }
         return definition
     }()
+
+    /// Adds to the change its time, and the time since which the data of the model belongs to its account. A change that
+    /// changed something is published by way of the outbox (``ThingService/deliver(_:)``).
+    private static func publish(
+        _ change: ThingChanged, of model: ThingState, _ scope: inout EntityScope
+    ) throws(ApusError) -> ThingChanged {
+        var change = change
+        (change.changedMs, change.dataSinceMs) = (scope.wallMilliseconds, model.dataSinceMs)
+        guard change.version > change.previousVersion else { return change }
+        guard let bytes: [UInt8] = try? change.serializedBytes() else { throw ApusError(.internalFailure) }
+        try scope.enqueue(bytes, number: change.version)
+        return change
+    }
 
     /// Answers that the device has another product. The sender checks again and repeats the request, so the answer is
     /// not stored.
     private static func refuse(_ refusal: ThingChanged, _ scope: inout EntityScope) -> ThingChanged {
         scope.isAnswerKept = false
         return refusal
-    }
-}
-
-extension ThingChanged {
-    /// Adds the time of the change, and the time since which the data of the model belongs to its account.
-    fileprivate func of(_ model: ThingState, at wallMilliseconds: Int64) -> Self {
-        var changed = self
-        (changed.changedMs, changed.dataSinceMs) = (wallMilliseconds, model.dataSinceMs)
-        return changed
     }
 }

@@ -6,8 +6,8 @@ import ApusSessions
 import SwiftProtobuf
 
 // Changes of models, at the node of the client's connection and at the owner of the device's shard. The owner checks
-// the right, writes the change and publishes it. The two nodes exchange one message and its answer. Once the owner has
-// the message, the change is published even if the client's node fails.
+// the right and writes the change together with its event. The two nodes exchange one message and its answer. Each
+// durable change is published, whichever nodes fail: the event is in the outbox of the model.
 
 /// A change of a model that a client requests.
 private struct ThingChange {
@@ -51,8 +51,7 @@ extension ThingService {
         }
     }
 
-    /// Changes the model and publishes the change. If a client repeats the request, the event is repeated with the same
-    /// versions.
+    /// Changes the model. The answer does not wait for the event, which is published afterwards.
     private func change(
         _ text: String, _ message: ThingRun.OneOf_Change, _ call: ClientCall
     ) async throws(ApusError) -> ClientWritePropertyResponse {
@@ -104,7 +103,7 @@ extension ThingService {
                 call: call))
     }
 
-    /// Checks the right, changes the model, and publishes the change.
+    /// Checks the right, and changes the model.
     private func run(_ change: ThingChange) async throws(ApusError) -> ThingRan {
         var change = change
         if let account = change.account {
@@ -118,10 +117,6 @@ extension ThingService {
             case .addUser(let add): try await send(add, change)
             case .deleteUser(let delete): try await send(delete, change)
             }
-        if changed.version > changed.previousVersion {
-            try await publish(
-                changed, of: change.device, request: change.call.request, timeout: try change.timeLeft())
-        }
         return .with { ($0.version, $0.isPending) = (changed.version, changed.isPending) }
     }
 
@@ -146,27 +141,6 @@ extension ThingService {
             message.checkedProduct = product
             return try await send(message, change)
         }
-    }
-
-    /// Publishes a change to the device's topic and to the observers. A device whose id is too long for a topic has no
-    /// topic.
-    func publish(
-        _ changed: ThingChanged, of device: DeviceID, request: RequestID?, timeout: Duration
-    ) async throws(ApusError) {
-        let event = ClientPropertyChanged.with {
-            ($0.device, $0.path, $0.json) = (device.rawValue, changed.path, changed.json)
-            ($0.version, $0.previousVersion, $0.pending) = (
-                changed.version, changed.previousVersion, changed.isPending
-            )
-        }
-        let topic = ClientTopic(kind: Self.topicKind, key: device.rawValue)
-        if topic.description.utf8.count <= ClientTopic.byteCountMax {
-            try await topics.publish(
-                event, to: topic, version: event.version, after: event.previousVersion,
-                generation: changed.dataSinceMs, request: request, timeout: timeout)
-        }
-        let time = changed.changedMs > 0 ? changed.changedMs : nil
-        for observer in ports.all((any ThingObserver).self) { await observer.changed(event, of: device, at: time) }
     }
 }
 

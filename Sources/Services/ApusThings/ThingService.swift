@@ -12,10 +12,15 @@ import Synchronization
 ///
 /// Isolation: may be called from any task.
 package protocol ThingObserver: Sendable {
-    /// Called after a change is durable. The client's request waits until this returns.
+    /// Called after a change is durable, for the changes of a device in the order of their versions. A change may come a
+    /// second time after the death of a node, and comes again after an error; the later changes wait for it.
     ///
-    /// - Parameter time: the time of the change, in Unix milliseconds; nil if the owner runs an earlier release.
-    func changed(_ change: ClientPropertyChanged, of device: DeviceID, at time: Int64?) async
+    /// - Parameters:
+    ///   - time: the time of the change, in Unix milliseconds.
+    ///   - dataSince: the time since which the data of the model belongs to the account that it was changed for.
+    func changed(
+        _ change: ClientPropertyChanged, of device: DeviceID, at time: Int64, dataSince: UInt64
+    ) async throws(ApusError)
 }
 
 /// Requests values from devices: a port.
@@ -73,7 +78,7 @@ package struct ThingService: NodeService, RelationObserver {
         devices = SessionRecords(node.records)
         products = try ports.one(ProductService.self)
         reader = try ports.one((any DeviceReader).self)
-        node.runtime.register(ThingEntity.definition, in: Self.collection)
+        node.runtime.register(ThingEntity.definition, in: Self.collection, outbox: self)
         node.dispatcher.on(ThingRun.self) { [self] _, message throws(ApusError) in try await run(message) }
         ports.provide(self)
         ports.provide(self, as: (any RelationObserver).self)
@@ -193,6 +198,8 @@ package struct ThingService: NodeService, RelationObserver {
     }
 
     private static let rightsTimeout = Duration.seconds(1)
+    /// The most settings that are withdrawn in one message, each with an event.
+    private static let withdrawCountMax = 32
 
     /// The pending settings whose writers may still control the device. Other pending settings are withdrawn first
     /// (docs/authority.md).
@@ -208,16 +215,15 @@ package struct ThingService: NodeService, RelationObserver {
         let valid = try await sessions.controlling(device, writers.reduce(into: []) { $0.formUnion($1) })
         let refused = zip(reply.settings, writers).filter { !$1.isEmpty && $1.isDisjoint(with: valid) }.map(\.0)
         guard !refused.isEmpty else { return reply }
-        let withdraw = ThingWithdraw.with {
-            $0.settings = refused.map { setting in
-                .with { ($0.path, $0.version) = (setting.path, setting.version) }
+        var changes: [ThingChanged] = []
+        for first in stride(from: 0, to: refused.count, by: Self.withdrawCountMax) {
+            let withdraw = ThingWithdraw.with {
+                $0.settings = refused[first...].prefix(Self.withdrawCountMax).map { setting in
+                    .with { ($0.path, $0.version) = (setting.path, setting.version) }
+                }
+                $0.dataSinceMs = since
             }
-            $0.dataSinceMs = since
-        }
-        let changes = try await model.ask(withdraw, timeout: try deadline.timeLeft()).changes
-        for change in changes {
-            // A client that misses the event detects a gap in the versions, and reads the model.
-            try? await publish(change, of: device, request: nil, timeout: try deadline.timeLeft())
+            changes += try await model.ask(withdraw, timeout: try deadline.timeLeft()).changes
         }
         // A setting that was written after the reply has its own event, after which the device requests the settings
         // again.

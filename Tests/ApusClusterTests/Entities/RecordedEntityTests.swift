@@ -5,7 +5,33 @@ import ApusTestKit
 import ApusWire
 import Logging
 import SwiftProtobuf
+import Synchronization
 import Testing
+
+/// The receiver of the outboxes of both nodes, which may refuse those of one.
+private final class Received: Sendable {
+    private let state = Mutex<(numbers: [UInt64], refused: String?)>(([], nil))
+
+    var numbers: [UInt64] { state.withLock(\.numbers) }
+
+    func refuse(_ node: String?) { state.withLock { $0.refused = node } }
+
+    func take(_ entry: OutboxEntry, at node: String) throws(ApusError) {
+        let isRefused = state.withLock { state in
+            guard state.refused != node else { return true }
+            state.numbers.append(entry.number)
+            return false
+        }
+        if isRefused { throw ApusError(.overloaded) }
+    }
+}
+
+private struct Receiver: OutboxReceiver {
+    let node: String
+    let received: Received
+
+    func deliver(_ entry: OutboxEntry) async throws(ApusError) { try received.take(entry, at: node) }
+}
 
 /// Two nodes, each with a store of its own on one file, as two processes have.
 private final class RecordedPair: Sendable {
@@ -13,9 +39,13 @@ private final class RecordedPair: Sendable {
 
     let folder = Folder()
     let stores: [any RecordStore]
+    let outboxes: [OutboxService]
+    let received: Received
     let pair: EntityPair
 
-    private init(stores: [any RecordStore], pair: EntityPair) { (self.stores, self.pair) = (stores, pair) }
+    private init(stores: [any RecordStore], outboxes: [OutboxService], received: Received, pair: EntityPair) {
+        (self.stores, self.outboxes, self.received, self.pair) = (stores, outboxes, received, pair)
+    }
 
     static func with(_ body: (RecordedPair) async throws -> Void) async throws {
         let folder = Folder()
@@ -30,29 +60,39 @@ private final class RecordedPair: Sendable {
         // Nodes are made in the order of their names.
         var made = 0
         let opened = stores
+        var outboxes: [OutboxService] = []
+        let received = Received()
         try await EntityPair.with(register: { registry in
             let shards = RecordedShards(store: opened[made], local: node(["a", "b"][made]))
+            let outbox = OutboxService(shards, view: registry.view, logger: Logger(label: "test"))
+            let name = ["a", "b"][made]
+            outbox.use(.probe, Receiver(node: name, received: received))
+            outboxes.append(outbox)
             made += 1
-            register(registry, RecordedStates(shards, collection))
+            register(registry, RecordedStates(shards, collection), outbox)
         }) { pair in
             pair.adopt(pair.map(revision: 1, owner: pair.b, epoch: 1))
-            try await body(RecordedPair(stores: opened, pair: pair))
+            try await body(RecordedPair(stores: opened, outboxes: outboxes, received: received, pair: pair))
         }
         for store in stores { await store.close() }
     }
 
-    private static func register(_ registry: EntityRegistry, _ states: RecordedStates<ProbeReported>) {
+    private static func register(
+        _ registry: EntityRegistry, _ states: RecordedStates<ProbeReported>, _ outbox: OutboxService
+    ) {
         var definition = EntityDefinition<ProbeReported>(.probe, name: "counter", durability: .recorded)
         definition.passivateAfter = .milliseconds(200)
         definition.on(ProbeEcho.self) { content, message, scope throws(ApusError) in
             if message.name == "remind" { try scope.remind("ring", at: scope.wallMilliseconds + 50) }
             if message.name == "forget" { scope.cancelReminder("ring") }
             content.count += message.number
+            if message.name == "send" { try scope.enqueue([UInt8(content.count)], number: content.count) }
+            if message.name == "fail" { throw ApusError(.badParameter) }
             return ProbeEcho.with { $0.number = content.count }
         }
         definition.onReading(ProbeReport.self) { content, _, _ throws(ApusError) in content }
         definition.onReminder { content, _, _ throws(ApusError) in content.count += 100 }
-        registry.register(definition, states: states)
+        registry.register(definition, states: states, outbox: outbox)
     }
 
     func ref(_ node: EntityNode, _ key: String) -> EntityRef<EntityCell<ProbeReported>> {
@@ -126,6 +166,28 @@ struct RecordedEntityTests {
             let page = try await ReminderRecords(test.stores[0]).page(after: nil, upTo: .max, limit: 10)
             #expect(page.reminders.isEmpty)
             #expect(try await test.ref(pair.b, "cancelled").ask(ProbeReport()).count == 1)
+        }
+    }
+
+    @Test("What an entity sends through its outbox is delivered by the next owner if the first one cannot, in order")
+    func outbox() async throws {
+        try await RecordedPair.with { test in
+            let pair = test.pair
+            let running = test.outboxes.map { outbox in Task { await outbox.run() } }
+            defer { for task in running { task.cancel() } }
+            test.received.refuse("b")
+            for _ in 0..<3 { _ = try await test.ref(pair.a, "door").ask(add(1, "send")) }
+            await #expect(throws: ApusError(.badParameter)) {
+                _ = try await test.ref(pair.a, "door").ask(add(1, "fail"))
+            }
+            let stored = try await OutboxRecords(test.stores[0]).page(after: nil, limit: 10).entries
+            #expect(stored.map(\.number) == [1, 2, 3] && test.received.numbers.isEmpty)
+            pair.adopt(pair.map(revision: 2, owner: pair.a, epoch: 2))
+            _ = try await test.ref(pair.b, "door").ask(add(1, "send"))
+            try await eventually("the entries are delivered, and removed") {
+                let left = try await OutboxRecords(test.stores[1]).page(after: nil, limit: 10).entries
+                return test.received.numbers == [1, 2, 3, 4] && left.isEmpty
+            }
         }
     }
 

@@ -14,6 +14,8 @@ final class EntityKindContext<Content: EntityContent>: Sendable {
     weak let registry: EntityRegistry?
     /// Called when reminders were set, cancelled or delivered, once that is part of the entity's state.
     let reminded: @Sendable ([ReminderChange]) -> Void
+    /// Delivers the entries of the entities; nil if the kind has none.
+    let outbox: OutboxService?
     /// The cluster's clock, Unix milliseconds.
     let wallMilliseconds: @Sendable () -> Int64
     /// Whether the node may answer; nil if the kind has no kept state.
@@ -21,9 +23,10 @@ final class EntityKindContext<Content: EntityContent>: Sendable {
 
     init(
         definition: EntityDefinition<Content>, states: any EntityStates<Content>, registry: EntityRegistry?,
-        reminded: @escaping @Sendable ([ReminderChange]) -> Void, wallMilliseconds: @escaping @Sendable () -> Int64
+        reminded: @escaping @Sendable ([ReminderChange]) -> Void, outbox: OutboxService?,
+        wallMilliseconds: @escaping @Sendable () -> Int64
     ) {
-        (self.definition, self.states) = (definition, states)
+        (self.definition, self.states, self.outbox) = (definition, states, outbox)
         self.registry = registry
         permission = definition.durability == .none ? nil : registry?.view.permission
         (self.reminded, self.wallMilliseconds) = (reminded, wallMilliseconds)
@@ -62,6 +65,9 @@ package actor EntityCell<Content: EntityContent> {
 
     func take(_ work: EntityWork<Content>) {
         if let error = refusal() { return work.refuse(error) }
+        if case .change = work.body, let outbox = kind.outbox, outbox.refuses(address, unstored: machine.unstoredCount) {
+            return work.refuse(ApusError(.overloaded, "messages of the entity wait for their delivery"))
+        }
         perform(machine.came(Machine.Request(call: work, id: work.id)))
     }
 
@@ -77,7 +83,7 @@ package actor EntityCell<Content: EntityContent> {
             case .refuse(let work, let error): work.refuse(error)
             case .fail(let ending, let error): ending.refuse(error)
             case .leaveOpen(let ending, let error):
-                if !ending.reminders.isEmpty { kind.reminded(ending.reminders) }
+                noteStored(ending)
                 ending.refuse(error)
             case .leave: leaveHost()
             }
@@ -103,9 +109,10 @@ package actor EntityCell<Content: EntityContent> {
         guard !outcome.isFailure else {
             return Machine.Result(content: nil, ending: EntityEnding(work, send: outcome.send))
         }
+        precondition(scope.entries.isEmpty || kind.outbox != nil, "\(kind.definition.name) has no outbox")
         return Machine.Result(
             content: content, answer: scope.isAnswerKept ? outcome.answer : nil, reminders: scope.reminderChanges,
-            mayBeLost: scope.mayBeLost, ending: EntityEnding(work, send: outcome.send, scope))
+            entries: scope.entries, mayBeLost: scope.mayBeLost, ending: EntityEnding(work, send: outcome.send, scope))
     }
 
     private func makeScope(_ work: EntityWork<Content>) -> EntityScope {
@@ -169,7 +176,7 @@ package actor EntityCell<Content: EntityContent> {
 
     /// The change is confirmed. Sends its answer and its messages to others.
     private func finish(_ ending: EntityEnding, hasCaller: Bool = true) {
-        if !ending.reminders.isEmpty { kind.reminded(ending.reminders) }
+        noteStored(ending)
         if hasCaller { ending.send() }
         guard let registry = kind.registry else { return }
         // Messages of an entity that was released are dropped.
@@ -179,6 +186,11 @@ package actor EntityCell<Content: EntityContent> {
             }
         }
         if ending.isDone { registry.passivate(address) }
+    }
+
+    private func noteStored(_ ending: EntityEnding) {
+        if !ending.reminders.isEmpty { kind.reminded(ending.reminders) }
+        if !ending.entries.isEmpty { kind.outbox?.stored(ending.entries) }
     }
 
     private func makeCall(_ cause: EntityCall, index: UInt64) -> EntityCall {
@@ -198,6 +210,7 @@ package actor EntityCell<Content: EntityContent> {
     }
 
     private func loaded(_ result: Result<EntitySnapshot<Content>?, ApusError>) {
+        if case .success = result { kind.outbox?.loaded(address) }
         do throws(ApusError) {
             guard let kept = try result.get() else { return perform(machine.loaded(nil)) }
             version = kept.version
@@ -209,8 +222,9 @@ package actor EntityCell<Content: EntityContent> {
     }
 
     private func keep(_ state: Machine.State, _ earlier: [Reminder]) {
-        let snapshot = EntitySnapshot(
+        var snapshot = EntitySnapshot(
             content: state.content, memory: state.memory, reminders: state.reminders, version: version)
+        snapshot.entries = state.entries
         kind.states.keep(snapshot, of: address, epoch: epoch, earlier: earlier) { [executor, self] outcome in
             executor.perform { self.assumeIsolated { $0.kept(outcome) } }
         }
@@ -222,7 +236,9 @@ package actor EntityCell<Content: EntityContent> {
             self.version = version
             perform(machine.committed(.confirmed))
         case .unconfirmed(let error): perform(machine.committed(.unconfirmed(error)))
-        case .lost(let error): perform(machine.committed(.lost(error)))
+        case .lost(let error):
+            kind.outbox?.unconfirmed(address)
+            perform(machine.committed(.lost(error)))
         }
     }
 
@@ -243,13 +259,14 @@ extension EntityRegistry {
     /// - Parameters:
     ///   - states: stores the kind's states, as durably as its durability requires.
     ///   - reminded: called when reminders were set, cancelled or delivered, once that is durable; must not block.
+    ///   - outbox: delivers what entities add to their outboxes; nil if the kind's entities add nothing.
     /// - Precondition: the kind has no host yet.
     package func register<Content: EntityContent>(
         _ definition: EntityDefinition<Content>, states: any EntityStates<Content>,
-        reminded: @escaping @Sendable ([ReminderChange]) -> Void = { _ in }
+        reminded: @escaping @Sendable ([ReminderChange]) -> Void = { _ in }, outbox: OutboxService? = nil
     ) {
         let kind = EntityKindContext(
-            definition: definition, states: states, registry: self, reminded: reminded,
+            definition: definition, states: states, registry: self, reminded: reminded, outbox: outbox,
             wallMilliseconds: { [view] in view.clock.wallMilliseconds() })
         var options = EntityOptions<EntityCell<Content>>(
             make: { EntityCell($0, kind) }, passivateAfter: definition.passivateAfter)

@@ -51,6 +51,8 @@ package struct EntitySnapshot<Content: EntityContent>: Sendable, Equatable {
     package var content: Content
     package var memory: RequestMemory
     package var reminders: [Reminder]
+    /// What is added to the outbox when this is written.
+    package var entries: [OutboxEntry] = []
     /// Grows with each write; 0 if nothing was written yet.
     package var version: UInt64
     /// False if a change in the state may not be durable yet. Its caller has not received an acknowledgement.

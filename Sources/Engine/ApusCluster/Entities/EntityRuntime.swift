@@ -18,6 +18,7 @@ package final class EntityRuntime: Sendable {
     private let recorded: RecordedShards
     private let replicatedReminders: ReminderService
     private let recordedReminders: ReminderService
+    private let outbox: OutboxService
 
     /// - Parameter replicas: of this node. It must observe the view before the registry does.
     package init(registry: EntityRegistry, replicas: ReplicaService, records: any RecordStore, logger: Logger) {
@@ -32,6 +33,7 @@ package final class EntityRuntime: Sendable {
         recordedReminders = ReminderService(
             configuration: .records, source: ReminderRecords(records), registry: registry, durability: .recorded,
             logger: logger)
+        outbox = OutboxService(recorded, view: registry.view, logger: logger)
     }
 
     /// Adds a kind whose durability is `none` or `replicated`. Call before the first message arrives.
@@ -52,24 +54,29 @@ package final class EntityRuntime: Sendable {
 
     /// Adds a kind whose durability is `recorded`. Call before the first message arrives.
     ///
-    /// - Parameter collection: one of those that the store was opened with.
+    /// - Parameters:
+    ///   - collection: one of those that the store was opened with.
+    ///   - receiver: delivers what the entities add to their outboxes; nil if they add nothing.
     /// - Precondition: the kind has no host yet, and the collection belongs to this kind.
     package func register<Content: EntityContentMessage>(
-        _ definition: EntityDefinition<Content>, in collection: EntityCollection<Content>
+        _ definition: EntityDefinition<Content>, in collection: EntityCollection<Content>,
+        outbox receiver: (any OutboxReceiver)? = nil
     ) {
         precondition(definition.durability == .recorded, "\(definition.name) is not recorded")
         precondition(definition.kind == collection.kind, "\(collection.name) belongs to another kind")
         recordedReminders.use()
+        if let receiver { outbox.use(definition.kind, receiver) }
         registry.register(
             definition, states: RecordedStates(recorded, collection, memory: definition.memory),
-            reminded: recordedReminders.noted)
+            reminded: recordedReminders.noted, outbox: receiver == nil ? nil : outbox)
     }
 
-    /// Delivers reminders until it is cancelled.
+    /// Delivers reminders and outbox entries until it is cancelled.
     package func run() async {
         await withDiscardingTaskGroup { group in
             group.addTask { await self.replicatedReminders.run() }
             group.addTask { await self.recordedReminders.run() }
+            group.addTask { await self.outbox.run() }
         }
     }
 }

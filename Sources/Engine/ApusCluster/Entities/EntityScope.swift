@@ -5,12 +5,15 @@ package import ApusCore
 ///
 /// Messages and reminders take effect when the change is confirmed. They have no effect if the handler throws. If the
 /// node dies between the confirmation and the sending, its tells are lost. A message that must not be lost is
-/// sent from a reminder.
+/// sent through the outbox (``enqueue(_:number:)``), or from a reminder.
 package struct EntityScope: Sendable {
     /// The most tells that one message may cause.
     package static let tellCountMax = 1024
     /// The most reminders of an entity.
     package static let reminderCountMax = 16
+    /// The most outbox entries that one message may cause. Together with those that wait already
+    /// (``OutboxStateMachine/Configuration/entityCountMax``) and the reminders they fit into one step.
+    package static let entryCountMax = 60
     /// The longest payload of a reminder, in bytes.
     package static let payloadByteCountMax = 1024
 
@@ -27,12 +30,13 @@ package struct EntityScope: Sendable {
     /// The entity's pending reminders, including the changes of this message.
     package private(set) var reminders: [Reminder]
     private(set) var reminderChanges: [ReminderChange] = []
+    private(set) var entries: [OutboxEntry] = []
     /// Clear it if the answer is to hold for this message only, such as a refusal that asks the caller for more: a
     /// repetition of the request is then carried out. The message must not have changed anything.
     package var isAnswerKept = true
     /// Set it if the change need not survive the death of the node, or the entity's release from memory: it is written
     /// with the next change that must, and its answer does not wait. What it sends must be true without it. Has no
-    /// effect if the message has set a reminder.
+    /// effect if the message has set a reminder or added to the outbox.
     package var mayBeLost = false
     /// Set it if the entity has nothing left to do. It is released when no other message waits for it.
     package var isDone = false
@@ -65,6 +69,20 @@ package struct EntityScope: Sendable {
             throw ApusError(.overloaded, "one message causes too many others")
         }
         tellings.append(NodeTell(node: node, message: message))
+    }
+
+    /// Adds an entry to the outbox of this recorded entity. It is stored with the change, and delivered to the receiver
+    /// that the kind was registered with, even if this node dies in between (``OutboxEntry``).
+    ///
+    /// - Parameter number: greater than that of each earlier entry of the entity.
+    /// - Throws: 10007 over ``entryCountMax``, 10002 for a payload over ``OutboxEntry/payloadByteCountMax``.
+    /// - Precondition: the kind was registered with a receiver.
+    package mutating func enqueue(_ payload: [UInt8], number: UInt64) throws(ApusError) {
+        guard payload.count <= OutboxEntry.payloadByteCountMax else { throw ApusError(.frameTooLarge) }
+        guard entries.count < Self.entryCountMax else {
+            throw ApusError(.overloaded, "one message causes too many others")
+        }
+        entries.append(OutboxEntry(entity: address, number: number, payload: payload))
     }
 
     /// Sets a reminder. It is delivered at whichever node the entity is then. It replaces a reminder of the same name.

@@ -61,17 +61,19 @@ package struct EntityStateMachine<Content: Sendable, Call: Sendable, Ending: Sen
         package var answer: RequestMemory.Answer?
         /// The message's changes to the entity's reminders, which are part of the state.
         package var reminders: [ReminderChange] = []
+        /// What the message adds to the outbox, which is written with its change.
+        package var entries: [OutboxEntry] = []
         /// The change of the content need not outlast the activation. Has no effect on a message with an id, or with
-        /// changes of reminders.
+        /// changes of reminders or the outbox.
         package var mayBeLost = false
         package var ending: Ending
 
         package init(
             content: Content?, answer: RequestMemory.Answer? = nil, reminders: [ReminderChange] = [],
-            mayBeLost: Bool = false, ending: Ending
+            entries: [OutboxEntry] = [], mayBeLost: Bool = false, ending: Ending
         ) {
             (self.content, self.answer, self.reminders, self.ending) = (content, answer, reminders, ending)
-            self.mayBeLost = mayBeLost
+            (self.entries, self.mayBeLost) = (entries, mayBeLost)
         }
     }
 
@@ -80,6 +82,8 @@ package struct EntityStateMachine<Content: Sendable, Call: Sendable, Ending: Sen
         package var content: Content
         package var memory: RequestMemory
         package var reminders: [Reminder]
+        /// What was added to the outbox since the last commit.
+        package var entries: [OutboxEntry] = []
 
         package init(content: Content, memory: RequestMemory, reminders: [Reminder] = []) {
             (self.content, self.memory, self.reminders) = (content, memory, reminders)
@@ -138,6 +142,7 @@ package struct EntityStateMachine<Content: Sendable, Call: Sendable, Ending: Sen
     /// The reminders of the state that was read or committed last.
     private var keptReminders: [Reminder] = []
     private var isCommitting = false
+    private var committingEntryCount = 0
     /// There are changes since the current commit was made.
     private var isChanged = false
     private var committing: [Held] = []
@@ -150,6 +155,8 @@ package struct EntityStateMachine<Content: Sendable, Call: Sendable, Ending: Sen
 
     /// Messages that wait, run or wait for their change.
     package var callCount: Int { waiting.count + (running == nil ? 0 : 1) + committing.count + next.count }
+    /// Outbox entries that are not confirmed to be stored.
+    package var unstoredCount: Int { committingEntryCount + state.entries.count }
     package var isIdle: Bool { callCount == 0 && !isCommitting && !isChanged }
     package var isOver: Bool { phase == .over }
 
@@ -215,6 +222,10 @@ package struct EntityStateMachine<Content: Sendable, Call: Sendable, Ending: Sen
             state.reminders.apply(change)
             isChange = true
         }
+        if !result.entries.isEmpty {
+            state.entries += result.entries
+            isChange = true
+        }
         if isChange, configuration.isKept { isChanged = true }
         hold(.ending(result.ending), &actions)
         startNext(&actions)
@@ -259,6 +270,8 @@ package struct EntityStateMachine<Content: Sendable, Call: Sendable, Ending: Sen
         next = []
         actions.append(.commit(state, earlier: keptReminders))
         keptReminders = state.reminders
+        committingEntryCount = state.entries.count
+        state.entries = []
     }
 
     /// The result of the current commit.
@@ -266,6 +279,7 @@ package struct EntityStateMachine<Content: Sendable, Call: Sendable, Ending: Sen
         var actions: [Action] = []
         guard isCommitting else { return actions }
         isCommitting = false
+        committingEntryCount = 0
         let held = committing
         committing = []
         switch outcome {

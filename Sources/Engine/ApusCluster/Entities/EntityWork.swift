@@ -45,6 +45,7 @@ final class EntityEnding: Sendable {
     let call: EntityCall
     let tellings: [any EntityTelling]
     let reminders: [ReminderChange]
+    let entries: [OutboxEntry]
     let isDone: Bool
 
     /// - Parameter scope: of a message that was carried out; nil if there is nothing else to send.
@@ -53,6 +54,7 @@ final class EntityEnding: Sendable {
     ) {
         (self.send, refuse, call) = (send, work.refuse, work.call)
         (tellings, reminders) = (scope?.tellings ?? [], scope?.reminderChanges ?? [])
+        entries = scope?.entries ?? []
         isDone = scope?.isDone ?? false
     }
 }

@@ -12,12 +12,16 @@ package final class RecordedShards: Sendable {
     let store: any RecordStore
     private let writer: String
     private let claimed = Mutex<[ShardID: Epoch]>([:])
+    private let observer = Mutex<(@Sendable (ShardID) -> Void)?>(nil)
 
     /// - Parameter local: this incarnation of this node, which its writes carry.
     package init(store: any RecordStore, local: NodeID) {
         self.store = store
         writer = "\(local)"
     }
+
+    /// Calls the observer after each claim, before its caller reads a state of the shard. There is one observer.
+    func observeClaims(_ observer: @escaping @Sendable (ShardID) -> Void) { self.observer.withLock { $0 = observer } }
 
     func fence(_ epoch: Epoch) -> RecordFence { RecordFence(epoch: epoch, writer: writer) }
 
@@ -31,6 +35,7 @@ package final class RecordedShards: Sendable {
             throw error.code == .staleEpoch ? ApusError(.moved) : error
         }
         claimed.withLock { $0[shard] = epoch }
+        observer.withLock(\.self)?(shard)
     }
 }
 

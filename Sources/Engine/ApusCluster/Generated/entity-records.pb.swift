@@ -74,6 +74,28 @@ package nonisolated struct StoredReminder: Sendable {
   package init() {}
 }
 
+/// A message that an entity sends with a change (the outbox). It is removed once it is delivered.
+package nonisolated struct StoredOutboxEntry: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var shard: UInt32 = 0
+
+  package var kind: UInt32 = 0
+
+  package var key: String = String()
+
+  /// grows with each message of the entity
+  package var number: UInt64 = 0
+
+  package var payload: Data = Data()
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
 /// The owner of a shard, in the record's fence. Writes under an older fence are refused.
 package nonisolated struct StoredShardClaim: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
@@ -190,6 +212,56 @@ nonisolated extension StoredReminder: SwiftProtobuf.Message, SwiftProtobuf._Mess
     if lhs.dueMs != rhs.dueMs {return false}
     if lhs.idHigh != rhs.idHigh {return false}
     if lhs.idLow != rhs.idLow {return false}
+    if lhs.payload != rhs.payload {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension StoredOutboxEntry: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".OutboxEntry"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}shard\0\u{1}kind\0\u{1}key\0\u{1}number\0\u{1}payload\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularUInt32Field(value: &self.shard) }()
+      case 2: try { try decoder.decodeSingularUInt32Field(value: &self.kind) }()
+      case 3: try { try decoder.decodeSingularStringField(value: &self.key) }()
+      case 4: try { try decoder.decodeSingularUInt64Field(value: &self.number) }()
+      case 5: try { try decoder.decodeSingularBytesField(value: &self.payload) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.shard != 0 {
+      try visitor.visitSingularUInt32Field(value: self.shard, fieldNumber: 1)
+    }
+    if self.kind != 0 {
+      try visitor.visitSingularUInt32Field(value: self.kind, fieldNumber: 2)
+    }
+    if !self.key.isEmpty {
+      try visitor.visitSingularStringField(value: self.key, fieldNumber: 3)
+    }
+    if self.number != 0 {
+      try visitor.visitSingularUInt64Field(value: self.number, fieldNumber: 4)
+    }
+    if !self.payload.isEmpty {
+      try visitor.visitSingularBytesField(value: self.payload, fieldNumber: 5)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: StoredOutboxEntry, rhs: StoredOutboxEntry) -> Bool {
+    if lhs.shard != rhs.shard {return false}
+    if lhs.kind != rhs.kind {return false}
+    if lhs.key != rhs.key {return false}
+    if lhs.number != rhs.number {return false}
     if lhs.payload != rhs.payload {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true

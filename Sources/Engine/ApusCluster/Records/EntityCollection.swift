@@ -69,11 +69,12 @@ package struct EntityCollection<Content: Message & Sendable>: RecordCollectionDe
     /// - Parameters:
     ///   - version: The version that it replaces; 0 if there was none.
     ///   - held: The entity's pending reminders from now on.
-    ///   - reminders: The changes to reminders, made in the same step (``ReminderRecords``).
+    ///   - others: What is written in the same step: changes to reminders (``ReminderRecords``), and what is added to
+    ///     the outbox (``OutboxRecords``).
     /// - Throws: 10018 if the content cannot be encoded.
     package func step(
         _ address: EntityAddress, _ content: Content, _ memory: RequestMemory, after version: UInt64,
-        fence: RecordFence, held: [Reminder] = [], reminders: [RecordWrite] = []
+        fence: RecordFence, held: [Reminder] = [], others: [RecordWrite] = []
     ) throws(ApusError) -> RecordStep {
         let body: [UInt8]
         do {
@@ -89,7 +90,7 @@ package struct EntityCollection<Content: Message & Sendable>: RecordCollectionDe
         let put = RecordWrite(
             id(of: address), .put(body: body, layout: layout, entries: entries(of: content)), fence: fence,
             condition: Self.condition(version))
-        return RecordStep([ShardClaims.check(address.shard, fence: fence), put] + reminders)
+        return RecordStep([ShardClaims.check(address.shard, fence: fence), put] + others)
     }
 
     /// The step that removes an entity's state.
@@ -109,7 +110,7 @@ package struct EntityCollection<Content: Message & Sendable>: RecordCollectionDe
         _ address: EntityAddress, _ content: Content, _ memory: RequestMemory, after version: UInt64,
         fence: RecordFence, reminders: [RecordWrite] = [], in store: any RecordStore
     ) async throws(ApusError) -> UInt64 {
-        let step = try step(address, content, memory, after: version, fence: fence, reminders: reminders)
+        let step = try step(address, content, memory, after: version, fence: fence, others: reminders)
         return try await store.commit(step)[1]
     }
 
@@ -166,17 +167,19 @@ package struct EntityCollection<Content: Message & Sendable>: RecordCollectionDe
 }
 
 extension EntityCollection where Content: EntityContent {
-    /// The step that replaces the version that the snapshot names, and makes the entity's reminder records match its
-    /// pending reminders.
+    /// The step that replaces the version that the snapshot names, makes the entity's reminder records match its
+    /// pending reminders, and adds to its outbox.
     ///
     /// - Parameter earlier: the reminders of that version.
     /// - Throws: 10018 if the content cannot be encoded.
     package func step(
         _ snapshot: EntitySnapshot<Content>, of address: EntityAddress, fence: RecordFence, earlier: [Reminder]
     ) throws(ApusError) -> RecordStep {
-        try step(
+        var others = try Self.writes(address, snapshot.reminders, earlier, fence)
+        for entry in snapshot.entries { others.append(try OutboxRecords.put(entry, fence: fence)) }
+        return try step(
             address, snapshot.content, snapshot.memory, after: snapshot.version, fence: fence,
-            held: snapshot.reminders, reminders: try Self.writes(address, snapshot.reminders, earlier, fence))
+            held: snapshot.reminders, others: others)
     }
 
     /// The writes that make the entity's reminder records match its pending reminders.

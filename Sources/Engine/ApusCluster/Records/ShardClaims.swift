@@ -55,5 +55,7 @@ package enum ShardClaims {
 
 /// The collections of the cluster itself. Services declare their own (``EntityCollection``).
 package enum ClusterRecords {
-    package static let catalogue = RecordCatalogue([ShardClaims.collection, ReminderRecords.collection])
+    package static let catalogue = RecordCatalogue([
+        ShardClaims.collection, ReminderRecords.collection, OutboxRecords.collection,
+    ])
 }

@@ -22,6 +22,7 @@ extension EntityNode {
         _ cell: SimulatedCell, _ stored: EntityWorkload.Stored?, version: UInt64, isConfirmed: Bool = true
     ) {
         world.checkLoad(stored, of: cell, at: self)
+        handle(.loaded(cell.address))
         guard let stored else { return perform(cell, cell.machine.loaded(nil)) }
         cell.version = version
         let memory = world.mutant == .forgetsRequests ? RequestMemory() : stored.memory
@@ -39,7 +40,9 @@ extension EntityNode {
             cell.version = version
             perform(cell, cell.machine.committed(.confirmed))
         case .unconfirmed(let error): perform(cell, cell.machine.committed(.unconfirmed(error)))
-        case .lost(let error): perform(cell, cell.machine.committed(.lost(error)))
+        case .lost(let error):
+            handle(.unconfirmed(cell.address))
+            perform(cell, cell.machine.committed(.lost(error)))
         }
     }
 
@@ -69,6 +72,7 @@ extension EntityNode {
             commit([try ShardClaims.step(cell.address.shard, fence: fence(cell.epoch))]) { outcomes in
                 if case .failure(let error)? = outcomes.first { return completion(error) }
                 self.claimed[cell.address.shard] = cell.epoch
+                self.handle(.claimed(cell.address.shard))
                 completion(nil)
             }
         } catch {
@@ -96,15 +100,17 @@ extension EntityNode {
     }
 
     private func keepRecord(_ state: Machine.State, _ earlier: [Reminder], _ cell: SimulatedCell) {
-        let snapshot = EntitySnapshot(
+        var snapshot = EntitySnapshot(
             content: state.content, memory: state.memory, reminders: state.reminders, version: cell.version)
+        snapshot.entries = state.entries
+        if world.mutant == .deliversUnstored { completions.append { self.handle(.stored(state.entries)) } }
         do throws(ApusError) {
             let step = try world.collection.step(
                 snapshot, of: cell.address, fence: fence(cell.epoch), earlier: earlier)
             let isEarly = world.mutant == .acknowledgesUnwritten
             if isEarly { completions.append { self.kept(cell, .confirmed(snapshot.version + 1)) } }
             var steps = [world.altered(step)]
-            if world.mutant == .partsReminders, step.writes.count > 2 {
+            if world.mutant == .partsReminders || world.mutant == .partsOutbox, step.writes.count > 2 {
                 steps = [RecordStep(Array(step.writes.prefix(2)))]
                 let rest = RecordStep([step.writes[0]] + step.writes.dropFirst(2))
                 later(17, after: world.simulation.span(0...30)) { self.commit([rest]) { _ in } }
@@ -119,7 +125,7 @@ extension EntityNode {
     }
 
     /// Makes steps with those of others.
-    private func commit(
+    func commit(
         _ steps: [RecordStep], then completion: @escaping ([Result<[UInt64], ApusError>]) -> Void
     ) {
         let work = RecordWork(steps: steps, completion: completion)

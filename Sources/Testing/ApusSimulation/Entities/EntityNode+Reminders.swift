@@ -21,6 +21,8 @@ extension EntityNode {
             if !lost.isEmpty { handle(.lost(lost), isRecorded) }
             if !gained.isEmpty { handle(.gained(gained), isRecorded) }
         }
+        if !lost.isEmpty { handle(.lost(lost)) }
+        if !gained.isEmpty { handle(.gained(gained)) }
     }
 
     func tickReminders() {

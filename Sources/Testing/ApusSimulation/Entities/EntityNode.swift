@@ -43,6 +43,10 @@ final class EntityNode {
     var reminders: [Bool: ReminderStateMachine]
     var nextReminderTick = MonotonicTime.zero
 
+    // Outboxes.
+    var outbox: OutboxStateMachine
+    var nextOutboxTick = MonotonicTime.zero
+
     init(world: EntityWorkload, process: SimulatedProcess) {
         self.world = world
         self.process = process
@@ -50,6 +54,7 @@ final class EntityNode {
             local: process.id, map: process.view, configuration: world.settings.replication)
         standby = ReplicaStandbyStateMachine(
             local: process.id, map: process.view, configuration: world.settings.replication)
+        outbox = OutboxStateMachine(configuration: world.settings.outbox)
         // By whether they are of recorded entities.
         reminders = [
             true: ReminderStateMachine(configuration: world.settings.recordedReminders),
@@ -134,6 +139,10 @@ final class EntityNode {
         let cell = cells[shard]?[call.entity] ?? SimulatedCell(call.entity, epoch: epoch)
         cells[shard, default: [:]][call.entity] = cell
         cell.runningCount += 1
+        guard !outbox.isFull(call.entity, unstored: cell.machine.unstoredCount) else {
+            end(call, .refused(ApusError(.overloaded), knownEpoch: nil), cell)
+            return true
+        }
         perform(cell, cell.machine.came(Machine.Request(call: call, id: call.id)))
         return true
     }
@@ -161,6 +170,7 @@ final class EntityNode {
             case .fail(let ending, let error): end(ending.call, .refused(error, knownEpoch: nil), cell)
             case .leaveOpen(let ending, let error):
                 note(ending.reminders, of: cell.address)
+                stored(ending.entries)
                 end(ending.call, .refused(error, knownEpoch: nil), cell)
             case .leave: abandon(cell)
             }
@@ -213,11 +223,11 @@ final class EntityNode {
         case .change, .fail, .tellReceived, .message: break
         }
         let answer = SimulatedContent.bytes(of: content.count)
-        ending.answer = answer
+        (ending.answer, ending.entries) = (answer, entries(of: call, content))
         if world.mutant == .tellsEarly { tell(ending, cell) }
         return Machine.Result(
             content: content, answer: call.id == nil ? nil : .reply(answer), reminders: ending.reminders,
-            ending: ending)
+            entries: ending.entries, ending: ending)
     }
 
     /// The change is confirmed. An entity of a service waits until the node may answer, as ``EntityCell`` does.
@@ -244,6 +254,7 @@ final class EntityNode {
     /// Sends the answer, and the messages to others.
     private func send(_ ending: SimulatedEnding, of cell: SimulatedCell) {
         note(ending.reminders, of: cell.address)
+        stored(ending.entries)
         end(ending.call, ending.answer.map { .answered($0, cell.epoch) } ?? .threw(ending.error), cell)
         world.service?.finished(ending, of: cell, at: self)
         if world.mutant != .tellsEarly { tell(ending, cell) }

@@ -15,6 +15,7 @@ struct EntitySettings {
     var replication = ReplicaConfiguration()
     var replicatedReminders = ReminderStateMachine.Configuration()
     var recordedReminders = ReminderStateMachine.Configuration.records
+    var outbox = OutboxStateMachine.Configuration()
     /// The share of steps and reads that the record store's client reports as failed while the store is up. Every
     /// second of these steps is made nevertheless.
     var recordFailureRate = 0.0
@@ -31,6 +32,8 @@ struct EntitySettings {
         recordedReminders.loadedCountMax = [6, 10_000][Int(random.next() % 2)]
         recordedReminders.horizon = [2_000, 60_000][Int(random.next() % 2)]
         replicatedReminders.horizon = recordedReminders.horizon
+        outbox.retryDelayMax = .milliseconds(500)
+        outbox.rereadInterval = .seconds(1)
         guard profile == .entities else { return }
         recordFailureRate = [0, 0.02, 0.1][Int(random.next() % 3)]
     }

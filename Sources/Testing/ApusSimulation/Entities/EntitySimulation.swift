@@ -15,7 +15,8 @@ import ApusCore
 /// **Checked:** everything acknowledged is in every later owner's state, unless one of them reported that changes may
 /// be missing. Nothing is done twice. A handler that threw has changed nothing. No reminder is delivered before its
 /// time, each is delivered once, and within 1 s of its time when the cluster is stable. The records accept nothing of a
-/// former owner. Index entries match the records, and reminders match their entities. A message of an entity follows
+/// former owner. Index entries match the records, and reminders match their entities. Each change of an entity with an
+/// outbox is delivered when it is durable, in the order of the changes, and none is missing. A message of an entity follows
 /// from a change that was made, and no receiver accepts it under an older epoch than it knows. **In runs of kills**,
 /// where each node dies when every copy is complete: no owner reports a loss, and reminders are delivered within 1 s of
 /// the take-over.
@@ -29,11 +30,12 @@ package struct EntitySimulation: SimulationRun {
     /// - Parameters:
     ///   - profile: `entities`, `kills` or `pairs`; by default every fourth seed has kills.
     ///   - killCount: of a run of kills.
+    ///   - hasOutbox: true if each change of a recorded entity is also sent through its outbox.
     ///   - isLarge: 10,000 entities instead of a dozen.
     ///   - isTraced: true to keep the ``story``; it changes nothing else.
     package static func run(
         seed: UInt64, mutant: EntityMutant = .none, profile: SimulationProfile? = nil, killCount: Int? = nil,
-        isLarge: Bool = false, isTraced: Bool = false
+        hasOutbox: Bool = false, isLarge: Bool = false, isTraced: Bool = false
     ) -> EntitySimulation {
         let cluster = ClusterSimulation(
             seed: seed, mutant: .none, profile: profile ?? (seed % 4 == 0 ? .kills : .entities), isTraced: isTraced
@@ -44,7 +46,8 @@ package struct EntitySimulation: SimulationRun {
             settings.delayMax = .milliseconds(1)
             settings.eventCountMax = 100_000_000
         }
-        let workload = EntityWorkload(cluster, mutant: mutant, isLarge: isLarge)
+        let workload = EntityWorkload(
+            cluster, mutant: mutant, isLarge: isLarge, hasOutbox: hasOutbox || mutant.needsOutbox)
         cluster.workload = workload
         cluster.run()
         return EntitySimulation(cluster: cluster, workload: workload, mutant: mutant)
@@ -62,6 +65,9 @@ package struct EntitySimulation: SimulationRun {
     package var firedCount: Int { workload.firedCount }
     /// Messages between entities that were accepted.
     package var tellCount: Int { workload.tellCount }
+    /// Outbox entries that were delivered, and deliveries beyond these.
+    package var deliveredCount: Int { workload.receivedCounts.values.reduce(0, +) }
+    package var repeatedCount: Int { workload.repeatedCount }
     /// Answers to clients that their change is uncertain.
     package var refusalCount: Int { workload.refusalCount }
     /// Steps of the record store whose client did not receive the outcome.

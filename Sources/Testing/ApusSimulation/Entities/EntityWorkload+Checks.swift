@@ -90,7 +90,7 @@ extension EntityWorkload {
             }
             return "\(entity) is to be reminded"
         }
-        return service?.unrest()
+        return undelivered ?? service?.unrest()
     }
 
     func checkEnd() {

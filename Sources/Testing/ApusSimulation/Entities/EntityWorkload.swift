@@ -25,6 +25,8 @@ final class EntityWorkload: SimulationWorkload {
     let settings: EntitySettings
     let mutant: EntityMutant
     let isLarge: Bool
+    /// True if recorded entities send each change through their outbox.
+    let hasOutbox: Bool
     /// The collection of the nodes' records, possibly with a deliberate error.
     let collection: EntityCollection<SimulatedContent>
     let records: SimulatedRecordStore
@@ -45,15 +47,18 @@ final class EntityWorkload: SimulationWorkload {
     var lossCount = 0
     var lostCount = 0
     var promotionCount = 0
+    /// The changes of each entity that the receiver of the outboxes has, and those that it has received again.
+    var receivedCounts: [EntityAddress: Int] = [:]
+    var repeatedCount = 0
 
     /// - Parameter makeService: of a run with the entities of a service: makes it.
     init(
-        _ simulation: ClusterSimulation, mutant: EntityMutant, isLarge: Bool,
+        _ simulation: ClusterSimulation, mutant: EntityMutant, isLarge: Bool, hasOutbox: Bool = false,
         makeService: ((EntityWorkload) -> any SimulatedService)? = nil
     ) {
         self.simulation = simulation
         self.mutant = mutant
-        self.isLarge = isLarge
+        (self.isLarge, self.hasOutbox) = (isLarge, hasOutbox)
         var settings = EntitySettings(profile: simulation.profile, random: &simulation.random)
         if isLarge { settings.enlarge() }
         if makeService != nil { (settings.entityCount, settings.clientCount) = (0, 0) }
@@ -172,6 +177,7 @@ final class EntityWorkload: SimulationWorkload {
         guard let node = node(process) else { return }
         node.tickReplicas()
         node.tickReminders()
+        node.tickOutbox()
         node.settle()
     }
 

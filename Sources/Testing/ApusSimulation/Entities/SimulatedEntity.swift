@@ -89,6 +89,7 @@ struct SimulatedEnding: Sendable {
     /// The position of its change among the entity's; nil if it threw.
     var answer: [UInt8]?
     var reminders: [ReminderChange] = []
+    var entries: [OutboxEntry] = []
     /// A message to another entity, under its number.
     var telling: (target: EntityAddress, number: Int)?
     /// Of an entity of a service: the error that the handler has thrown, its state afterwards, and what it sends.
@@ -141,6 +142,11 @@ package enum EntityMutant: String, Sendable, CaseIterable {
     case ignoresVersions = "writes a record whatever its version is"
     case takesUnknownForRefused = "says that a step of unknown outcome was not made"
     case partsReminders = "writes a reminder apart from its entity's state"
+    case partsOutbox = "writes an outbox entry apart from its entity's state"
+    case deliversUnstored = "delivers an outbox entry before it is durable"
+    case removesUndelivered = "removes an outbox entry before it is delivered"
+    case forgetsOutbox = "does not read the outboxes of the shards that it gains"
+    case trustsRecords = "does not read outboxes again where a step may have been made"
     case keepsIndexEntries = "keeps an index entry without its record"
     case dropsIndexEntries = "writes a record without its index entry"
     case dropsRemindersAtPromotion = "drops reminders at a promotion"
@@ -159,6 +165,14 @@ package enum EntityMutant: String, Sendable, CaseIterable {
         switch self {
         case .starvesSecondStandby, .forgetsSecondStandby: .pairs
         default: .entities
+        }
+    }
+
+    /// True if the error has an effect only where entities have outboxes.
+    package var needsOutbox: Bool {
+        switch self {
+        case .partsOutbox, .deliversUnstored, .removesUndelivered, .forgetsOutbox, .trustsRecords: true
+        default: false
         }
     }
 }

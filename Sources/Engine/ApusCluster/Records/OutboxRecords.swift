@@ -1,0 +1,84 @@
+package import ApusCore
+package import ApusStorage
+import CoreMetrics
+import SwiftProtobuf
+
+/// The entries of outboxes as records (D15, D16). ``OutboxStateMachine`` delivers those of this node's shards.
+///
+/// The owner of an entity's shard stores an entry in the step that changes the entity, which checks the shard's claim
+/// (``ShardClaims``). The owner removes it after its delivery. The key is the shard, the kind, the entity's key and the
+/// number, so the records are in the order of delivery.
+///
+/// Isolation: any task.
+package struct OutboxRecords: Sendable {
+    static let collection = RecordCollection<StoredOutboxEntry>(
+        "outbox", layout: 1, key: { key(shard: $0.shard, kind: $0.kind, key: $0.key, number: $0.number) })
+
+    private let store: any RecordStore
+    /// Records that were skipped because they are not readable entries: damaged, or from a later release.
+    private let unreadable = Counter(label: "apus_outbox_unreadable_total")
+
+    package init(_ store: any RecordStore) { self.store = store }
+
+    /// Stores an entry.
+    ///
+    /// - Throws: 10018 if it cannot be encoded.
+    package static func put(_ entry: OutboxEntry, fence: RecordFence) throws(ApusError) -> RecordWrite {
+        try collection.put(
+            .with {
+                ($0.shard, $0.kind) = (UInt32(entry.entity.shard.rawValue), UInt32(entry.entity.kind.rawValue))
+                ($0.key, $0.number, $0.payload) = (entry.entity.key, entry.number, .init(entry.payload))
+            }, fence: fence)
+    }
+
+    /// The step that removes delivered entries of a shard. It fails with 10013 if a later owner has claimed the shard.
+    package static func removal(_ ids: [OutboxEntry.ID], of shard: ShardID, fence: RecordFence) -> RecordStep {
+        RecordStep(
+            [ShardClaims.check(shard, fence: fence)] + ids.map { collection.erase(key(of: $0), fence: fence) })
+    }
+
+    /// Entries of all shards in the order of the records, after the end of an earlier page; nil starts at the first.
+    ///
+    /// - Throws: 10021 if they cannot be read.
+    package func page(
+        after token: RecordToken?, limit: Int
+    ) async throws(ApusError) -> (entries: [OutboxEntry], next: RecordToken?) {
+        let page = try await store.page(Self.scan(after: token, limit: limit))
+        let entries = page.records.compactMap { Self.entry($0) }
+        unreadable.increment(by: page.records.count - entries.count)
+        return (entries, page.next)
+    }
+
+    /// The scan that ``page(after:limit:)`` reads.
+    package static func scan(after token: RecordToken?, limit: Int) -> RecordScan {
+        RecordScan(collection.name, token: token, limit: limit)
+    }
+
+    /// The entry in a record; nil if the record is not one.
+    package static func entry(_ stored: StoredRecord) -> OutboxEntry? {
+        (try? collection.record(stored).body).flatMap { OutboxEntry($0) }
+    }
+
+    private static func key(of id: OutboxEntry.ID) -> OrderedKey {
+        key(
+            shard: UInt32(id.entity.shard.rawValue), kind: UInt32(id.entity.kind.rawValue), key: id.entity.key,
+            number: id.number)
+    }
+
+    private static func key(shard: UInt32, kind: UInt32, key: String, number: UInt64) -> OrderedKey {
+        OrderedKey(.unsigned(UInt64(shard)), .unsigned(UInt64(kind)), .text(key), .unsigned(number))
+    }
+}
+
+extension OutboxEntry {
+    /// Nil if the record does not name a valid entity.
+    fileprivate init?(_ message: StoredOutboxEntry) {
+        guard let shard = UInt16(exactly: message.shard), shard < ShardID.count,
+            let kind = UInt8(exactly: message.kind),
+            (1...EntityAddress.keyByteCountMax).contains(message.key.utf8.count)
+        else { return nil }
+        self.init(
+            entity: EntityAddress(kind: EntityKind(rawValue: kind), key: message.key, shard: ShardID(shard)),
+            number: message.number, payload: [UInt8](message.payload))
+    }
+}

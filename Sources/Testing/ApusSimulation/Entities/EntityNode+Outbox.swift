@@ -1,0 +1,132 @@
+import ApusCluster
+import ApusCore
+import ApusStorage
+
+/// The outboxes of a node's shards, as ``OutboxService`` drives their machine.
+extension EntityNode {
+    private static let pageCountMax = 3
+
+    func tickOutbox() {
+        guard now >= nextOutboxTick else { return }
+        nextOutboxTick = now + .milliseconds(100)
+        handle(.tick)
+    }
+
+    /// The entries of a change that is about to be made.
+    func entries(of call: SimulatedCall, _ content: SimulatedContent) -> [OutboxEntry] {
+        guard world.hasOutbox, call.entity.isRecorded else { return [] }
+        let payload = SimulatedContent.bytes(of: call.number)
+        return [OutboxEntry(entity: call.entity, number: UInt64(content.count), payload: payload)]
+    }
+
+    /// Entries are durable.
+    func stored(_ entries: [OutboxEntry]) {
+        guard !entries.isEmpty, world.mutant != .deliversUnstored else { return }
+        handle(.stored(entries))
+    }
+
+    func handle(_ input: OutboxStateMachine.Input) {
+        guard world.hasOutbox else { return }
+        switch (world.mutant, input) {
+        case (.trustsRecords, .claimed), (.trustsRecords, .loaded): return
+        default: break
+        }
+        tell(input)
+        for action in outbox.handle(input, now: now) {
+            switch action {
+            case .read(let token): read(after: token)
+            case .deliver(let entry):
+                if world.mutant == .removesUndelivered { remove([entry.id]) }
+                deliver(entry)
+            case .remove(let ids): remove(ids)
+            }
+        }
+    }
+
+    private func tell(_ input: OutboxStateMachine.Input) {
+        switch input {
+        case .tick, .loaded: break
+        case .stored(let entries), .read(let entries, next: _):
+            let named = entries.map { "\($0.entity.key)/\($0.number)" }.joined(separator: " ")
+            if case .stored = input { simulationTell("has stored \(named)") } else { simulationTell("reads \(named)") }
+        case .gained(let shards): simulationTell("gains \(shards)")
+        case .lost(let shards): simulationTell("loses \(shards)")
+        default: simulationTell("\(input)")
+        }
+    }
+
+    private func simulationTell(_ text: String) { world.simulation.tell("    outbox of \(id): \(text)") }
+
+    private func read(after token: RecordToken?) {
+        let scan = OutboxRecords.scan(after: token, limit: Self.pageCountMax)
+        if world.mutant == .forgetsOutbox { return later(25, after: .zero) { self.handle(.read([], next: nil)) } }
+        world.records.request(by: process) {
+            $0.page(scan)
+        } then: { page in
+            if let page {
+                self.handle(.read(page.records.compactMap { OutboxRecords.entry($0) }, next: page.next))
+            } else {
+                self.handle(.readFailed)
+            }
+            self.settle()
+        }
+    }
+
+    /// A delivery takes time. It fails at times, and has then reached its receiver in half of the cases.
+    private func deliver(_ entry: OutboxEntry) {
+        let (fails, arrives) = (world.simulation.below(8) == 0, world.simulation.below(2) == 0)
+        later(23, after: world.simulation.span(0...20)) {
+            if !fails || arrives { self.world.received(entry, from: self) }
+            self.later(24, after: self.world.simulation.span(0...10)) {
+                self.handle(fails ? .deliveryFailed(entry.id) : .delivered(entry.id))
+            }
+        }
+    }
+
+    private func remove(_ ids: [OutboxEntry.ID]) {
+        let groups = Dictionary(grouping: ids) { $0.entity.shard }.sorted { $0.key < $1.key }
+        let steps = groups.map { shard, ids in
+            let fence = RecordFence(epoch: process.view[shard].epoch, writer: "\(id)")
+            return OutboxRecords.removal(ids, of: shard, fence: fence)
+        }
+        commit(steps) { outcomes in
+            for (group, outcome) in zip(groups, outcomes) {
+                if case .failure(let error) = outcome, error.code != .staleEpoch {
+                    self.handle(.removalFailed(group.value))
+                } else {
+                    self.handle(.removed(group.value))
+                }
+            }
+        }
+    }
+}
+
+/// The receiver of all entries, and what it checks.
+extension EntityWorkload {
+    func received(_ entry: OutboxEntry, from node: EntityNode) {
+        let number = SimulatedContent.number(of: entry.payload)
+        let numbers = truth(of: entry.entity)?.content.numbers ?? []
+        let index = Int(entry.number) - 1
+        guard numbers.indices.contains(index), numbers[index] == number else {
+            return fail("\(node.id) delivers \(number) of \(entry.entity), which is not stored")
+        }
+        let count = receivedCounts[entry.entity] ?? 0
+        guard index <= count else {
+            return fail("\(node.id) delivers change \(entry.number) of \(entry.entity), and \(count + 1) was not before")
+        }
+        if index < count { repeatedCount += 1 } else { receivedCounts[entry.entity] = count + 1 }
+    }
+
+    /// An entry that was not delivered or not removed.
+    var undelivered: String? {
+        guard hasOutbox else { return nil }
+        if let record = records.tables.page(OutboxRecords.scan(after: nil, limit: 1)).records.first {
+            return "\(record.key) is in the outbox"
+        }
+        for entity in entities where entity.isRecorded {
+            let (count, received) = (truth(of: entity)?.content.count ?? 0, receivedCounts[entity] ?? 0)
+            if count != received { return "\(entity) has \(count) changes, and \(received) were delivered" }
+        }
+        return nil
+    }
+}
