@@ -1,0 +1,175 @@
+import ApusCore
+
+extension Grammar {
+    /// The meanings of a text.
+    ///
+    /// They are ordered: fewer words of wildcards first; then the longest single value, so that the device `kitchen
+    /// light` comes before the area `kitchen`; then more literal words; then the order of the sentences. Two meanings
+    /// with the same intent and the same slots are one.
+    ///
+    /// - Parameter context: facts about the speaker and the device, which conditions of data blocks see.
+    package func match(_ text: String, context: [GrammarFact] = []) -> GrammarMatches {
+        match(text, context: context, stepCountMax: GrammarLimits.stepCountMax)
+    }
+
+    package func match(_ text: String, context: [GrammarFact], stepCountMax: Int) -> GrammarMatches {
+        guard let words = GrammarText(text, self) else { return GrammarMatches(extent: .tooLong) }
+        guard words.count > 0 else { return GrammarMatches() }
+        var binder = GrammarBinder(GrammarWalk(self, words, stepCountMax: stepCountMax))
+        var found: [Ranked] = []
+        var isTruncated = false
+        for (index, sentence) in templates.sentences.enumerated() {
+            let block = templates.blocks[sentence.block]
+            guard mayFit(block.filter, context) else { continue }
+            var starts = words.skips[0]
+            while starts != 0 {
+                let start = starts.trailingZeroBitCount
+                starts &= starts - 1
+                guard binder.walk.ends(of: sentence.root, from: start).has(words.count) else { continue }
+                for binding in binder.bindings(of: sentence.root, from: start, to: words.count) {
+                    guard let slots = slots(of: binding, block, words, context) else { continue }
+                    let match = GrammarMatch(
+                        intent: block.intent, slots: slots, literalWordCount: binding.literalCount,
+                        wildcardWordCount: binding.wildcardCount, sentence: sentence.text)
+                    found.append(Ranked(match, binding, sentence: index, order: found.count))
+                }
+            }
+            guard !binder.walk.isStopped else { return GrammarMatches(extent: .stopped) }
+        }
+        found.sort()
+        var matches = GrammarMatches()
+        for ranked in found where !matches.all.contains(where: { $0.means(ranked.match) }) {
+            guard matches.all.count < GrammarLimits.matchCountMax else {
+                isTruncated = true
+                break
+            }
+            matches.all.append(ranked.match)
+        }
+        if isTruncated || binder.isTruncated { matches.extent = .truncated }
+        return matches
+    }
+
+    /// Whether a text is a sentence, or the beginning of one. A text over the bounds is neither.
+    ///
+    /// The words so far are compared, and not parts of words. A beginning is one for values that the account has.
+    package func verdict(of text: String, context: [GrammarFact] = []) -> GrammarVerdict {
+        guard let words = GrammarText(text, self), words.count > 0 else { return .none }
+        var walk = GrammarWalk(self, words)
+        var isBeginning = false
+        loop: for sentence in templates.sentences {
+            guard mayFit(templates.blocks[sentence.block].filter, context) else { continue }
+            var starts = words.skips[0]
+            while starts != 0 {
+                // Nothing but skip words is the beginning of nothing.
+                let start = starts.trailingZeroBitCount
+                starts &= starts - 1
+                if start < words.count, walk.isOpen(sentence.root, from: start) {
+                    isBeginning = true
+                    break loop
+                }
+            }
+        }
+        guard !walk.isStopped else { return .none }
+        guard !match(text, context: context).isEmpty else { return isBeginning ? .beginning : .none }
+        return isBeginning ? .wholeAndBeginning : .whole
+    }
+
+    // MARK: Conditions
+
+    /// False if no match of a block can fit the context.
+    private func mayFit(_ filter: GrammarTemplates.Filter, _ context: [GrammarFact]) -> Bool {
+        for condition in filter.excludes {
+            if let value = context.value(of: condition.name), condition.fits(value) { return false }
+        }
+        return filter.requires.allSatisfy { condition in
+            context.value(of: condition.name).map(condition.fits) == true
+                || !condition.fillsSlot && factNames.contains(ExactText(condition.name))
+        }
+    }
+
+    /// The slots of a match; nil if its values do not fit the conditions of the block.
+    ///
+    /// A required fact comes from the context, or from the values of a slot. If only values can have it, a slot keeps
+    /// the values that do.
+    private func slots(
+        of binding: GrammarBinding, _ block: GrammarTemplates.Block, _ text: GrammarText, _ context: [GrammarFact]
+    ) -> [GrammarSlot]? {
+        var slots: [GrammarSlot] = []
+        for slot in binding.slots.sorted(by: { ($0.start, $0.end) < ($1.start, $1.end) }) {
+            slots.append(self.slot(of: slot, text))
+        }
+        for condition in block.filter.requires {
+            let value = context.value(of: condition.name)
+            if condition.fillsSlot {
+                guard let value, condition.fits(value) else { return nil }
+                guard !slots.contains(where: { $0.name.isExactly(condition.name) }) else { continue }
+                slots.append(GrammarSlot(name: condition.name, candidates: [GrammarValue("", value: value)], text: ""))
+                continue
+            }
+            guard value.map(condition.fits) != true else { continue }
+            let hasFact: (GrammarValue) -> Bool = { $0.context.value(of: condition.name) != nil }
+            guard let index = slots.firstIndex(where: { $0.candidates.contains(where: hasFact) }) else { return nil }
+            slots[index].candidates.removeAll { !hasFact($0) }
+        }
+        for fact in block.slots where !slots.contains(where: { $0.name.isExactly(fact.name) }) {
+            slots.append(GrammarSlot(name: fact.name, candidates: [GrammarValue("", value: fact.value)], text: ""))
+        }
+        for index in slots.indices {
+            slots[index].candidates = Array(slots[index].candidates.prefix(GrammarLimits.candidateCountMax))
+        }
+        return slots
+    }
+
+    private func slot(of slot: GrammarBinding.Slot, _ text: GrammarText) -> GrammarSlot {
+        let (said, range) = text.said(slot.start..<slot.end)
+        let list = lists[Int(slot.use)]
+        let candidates: [GrammarValue]
+        switch slot.content {
+        case .values(let numbers):
+            // Aliases of one value may be the same after normalization.
+            var seen: Set<ExactText> = []
+            candidates = numbers.map { list.values[Int($0)] }.filter { seen.insert(ExactText($0.value)).inserted }
+        case .number(let tenths):
+            guard case .range(let range) = list.kind else { preconditionFailure("a number of a list that is no range") }
+            candidates = [GrammarValue(said, value: range.value(ofTenths: tenths))]
+        case .words: candidates = [GrammarValue(said)]
+        }
+        return GrammarSlot(name: templates.slots[Int(slot.slot)], candidates: candidates, text: said, range: range)
+    }
+}
+
+/// A match with what orders it.
+private struct Ranked: Comparable {
+    let match: GrammarMatch
+    /// The number of words of the longest value of a list.
+    private let valueCount: Int
+    private let sentence: Int
+    private let order: Int
+
+    init(_ match: GrammarMatch, _ binding: GrammarBinding, sentence: Int, order: Int) {
+        (self.match, self.sentence, self.order) = (match, sentence, order)
+        valueCount =
+            binding.slots.map { slot in
+                if case .words = slot.content { 0 } else { slot.end - slot.start }
+            }.max() ?? 0
+    }
+
+    private var rank: (Int, Int, Int, Int, Int) {
+        (match.wildcardWordCount, -valueCount, -match.literalWordCount, sentence, order)
+    }
+
+    static func == (left: Ranked, right: Ranked) -> Bool { left.rank == right.rank }
+    static func < (left: Ranked, right: Ranked) -> Bool { left.rank < right.rank }
+}
+
+extension GrammarMatch {
+    /// True for the same intent with the same values in the same slots.
+    fileprivate func means(_ other: GrammarMatch) -> Bool {
+        let names: (GrammarMatch) -> [ExactText] = { match in
+            match.slots.map { slot in
+                ExactText(slot.name + "\u{0}" + slot.candidates.map(\.value).joined(separator: "\u{0}"))
+            }.sorted()
+        }
+        return intent.isExactly(other.intent) && names(self) == names(other)
+    }
+}
