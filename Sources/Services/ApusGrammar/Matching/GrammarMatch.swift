@@ -57,8 +57,10 @@ package struct GrammarMatches: Sendable, Equatable {
         case tooLong
     }
 
-    package var all: [GrammarMatch] = []
-    package var extent = Extent.complete
+    package var all: [GrammarMatch]
+    package var extent: Extent
+
+    package init(_ all: [GrammarMatch] = [], extent: Extent = .complete) { (self.all, self.extent) = (all, extent) }
 
     package var best: GrammarMatch? { all.first }
     package var isEmpty: Bool { all.isEmpty }

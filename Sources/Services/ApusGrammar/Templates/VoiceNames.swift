@@ -48,7 +48,7 @@ package enum VoiceSlot: String, Sendable, CaseIterable {
     case kind
     /// `everywhere`: all areas, because the speaker said so.
     case scope
-    /// `brightness`, `volume`, `temperature`, `position`, `humidity` or `battery`.
+    /// `brightness`, `volume`, `temperature`, `position`, `speed`, `humidity`, `battery` or `state`.
     case what
     /// A number in the unit of ``what``: percent or degrees Celsius.
     case value

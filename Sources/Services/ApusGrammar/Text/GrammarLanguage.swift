@@ -86,9 +86,11 @@ enum DigitNumbers {
     static func spans(in words: [TextWord], from start: Int) -> [NumberSpan] {
         guard start < words.count else { return [] }
         if let tenths = words[start].tenths { return [NumberSpan(end: start + 1, tenths: tenths)] }
-        guard words[start].text == "-", start + 1 < words.count, let tenths = words[start + 1].tenths else { return [] }
+        guard words[start].text == "minus", start + 1 < words.count, let tenths = words[start + 1].tenths else {
+            return []
+        }
         return [NumberSpan(end: start + 2, tenths: -tenths)]
     }
 
-    static func spelled(_ number: Int) -> [[String]] { [number < 0 ? ["-", "\(-number)"] : ["\(number)"]] }
+    static func spelled(_ number: Int) -> [[String]] { [number < 0 ? ["minus", "\(-number)"] : ["\(number)"]] }
 }

@@ -43,7 +43,9 @@ package enum TextFolding {
         switch properties.generalCategory {
         case .uppercaseLetter, .lowercaseLetter, .titlecaseLetter, .modifierLetter, .otherLetter, .spacingMark,
             .nonspacingMark, .enclosingMark:
-            return .letters(properties.lowercaseMapping)
+            // The mapping of some letters has an accent of its own: İ.
+            let letters = properties.lowercaseMapping.unicodeScalars.filter { !(0x0300...0x036f).contains($0.value) }
+            return .letters(letters.map { bases[$0] ?? String($0) }.joined())
         default: return .separator
         }
     }

@@ -17,7 +17,7 @@ package struct TextNormalizer: Sendable, Equatable {
         switch language.numbers {
         case .chinese: (percent, degrees, minus, and) = ("%", "度", "负", "和")
         case .english: (percent, degrees, minus, and) = ("percent", "degrees", "minus", "and")
-        case .digits: (percent, degrees, minus, and) = ("%", "°", "-", "&")
+        case .digits: (percent, degrees, minus, and) = ("%", "°", "minus", "&")
         }
     }
 
