@@ -4,21 +4,21 @@ extension Grammar {
     /// The number of sentences with the bound lists, `UInt64.max` if there are more. It is computed, and no sentence is
     /// made. Forms with wildcards do not count.
     package var sentenceCount: UInt64 {
-        let counts = GrammarExpander(self).counts
+        let counts = GrammarExpander(tables).counts
         return templates.sentences.reduce(0) { GrammarNodeTable.sum($0, counts[Int($1.root)]) }
     }
 
     /// The sentences in order, made one by one. A number is said in the usual way.
     ///
     /// - Parameter countMax: ends the sequence.
-    package func expansions(countMax: Int) -> GrammarExpansions { GrammarExpansions(self, countMax: countMax) }
+    package func expansions(countMax: Int) -> GrammarExpansions { GrammarExpansions(tables, countMax: countMax) }
 
     /// Sentences by chance: the same seed gives the same sentences. Every template is as probable as every other one,
     /// as is every alternative in it. A sentence may occur several times.
     ///
     /// - Parameter intent: only sentences of this intent; nil: of all.
     package func sample(count: Int, seed: UInt64, intent: String? = nil) -> [GrammarExpansion] {
-        let expander = GrammarExpander(self)
+        let expander = GrammarExpander(tables)
         let possible = templates.sentences.filter { sentence in
             guard expander.counts[Int(sentence.root)] > 0 else { return false }
             return intent.map { $0.isExactly(templates.blocks[sentence.block].intent) } ?? true
@@ -41,13 +41,13 @@ package struct GrammarExpansions: Sequence, IteratorProtocol {
     private var sentence = 0
     private var number: UInt64 = 0
 
-    init(_ grammar: Grammar, countMax: Int) {
-        expander = GrammarExpander(grammar)
+    init(_ tables: GrammarTables, countMax: Int) {
+        expander = GrammarExpander(tables)
         rest = countMax
     }
 
     package mutating func next() -> GrammarExpansion? {
-        let sentences = expander.grammar.templates.sentences
+        let sentences = expander.tables.templates.sentences
         while rest > 0, sentence < sentences.count {
             guard number < expander.counts[Int(sentences[sentence].root)] else {
                 (sentence, number) = (sentence + 1, 0)

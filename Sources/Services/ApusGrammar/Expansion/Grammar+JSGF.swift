@@ -7,7 +7,7 @@ extension Grammar {
     /// - Parameter byteCountMax: the longest text.
     /// - Throws: 10002 if the text is longer; 21031 if the grammar has no sentence.
     package func jsgf(byteCountMax: Int) throws(ApusError) -> String {
-        var writer = JSGFWriter(self, byteCountMax: byteCountMax)
+        var writer = JSGFWriter(tables, byteCountMax: byteCountMax)
         return try writer.text()
     }
 
@@ -29,7 +29,7 @@ extension Grammar {
         }
         add(templates.language.tag)
         for (number, node) in templates.nodes.enumerated() { add("\(number) \(node)") }
-        for word in vocabulary.shown { add(word) }
+        for word in tables.vocabulary.shown { add(word) }
         for sentence in templates.sentences { add("\(sentence.root) \(sentence.block)") }
         for block in templates.blocks {
             add(block.intent)
@@ -42,7 +42,7 @@ extension Grammar {
         }
         for slot in templates.slots { add(slot) }
         for phrase in templates.skipPhrases { add("\(phrase)") }
-        for list in lists {
+        for list in tables.lists {
             if case .range(let range) = list.kind { add("\(range)") } else { add("\(list.values.count)") }
             for value in list.values {
                 add(value.text)
@@ -59,35 +59,35 @@ extension Grammar {
 
 /// Writes the nodes of a grammar as rules.
 private struct JSGFWriter {
-    private let grammar: Grammar
+    private let tables: GrammarTables
     private let expander: GrammarExpander
     private let byteCountMax: Int
     private var output = ""
     /// The nodes that are rules of their own, as several nodes have them.
     private var shared: Set<Int32> = []
 
-    init(_ grammar: Grammar, byteCountMax: Int) {
-        (self.grammar, self.byteCountMax) = (grammar, byteCountMax)
-        expander = GrammarExpander(grammar)
+    init(_ tables: GrammarTables, byteCountMax: Int) {
+        (self.tables, self.byteCountMax) = (tables, byteCountMax)
+        expander = GrammarExpander(tables)
     }
 
     private func isPossible(_ node: Int32) -> Bool { expander.counts[Int(node)] > 0 }
 
     mutating func text() throws(ApusError) -> String {
         var roots: [Int32] = []
-        for sentence in grammar.templates.sentences
-        where isPossible(sentence.root) && !roots.contains(sentence.root) && grammar.hasWords[Int(sentence.root)] {
+        for sentence in tables.templates.sentences
+        where isPossible(sentence.root) && !roots.contains(sentence.root) && tables.hasWords[Int(sentence.root)] {
             roots.append(sentence.root)
         }
         guard !roots.isEmpty else { throw ApusError(grammar: GrammarPlace(), "no sentence has words") }
         let reached = reached(from: roots)
         output = "#JSGF V1.0;\ngrammar apus;\n"
         try add("public <sentence> = " + roots.map(reference).joined(separator: " | ") + ";\n")
-        for use in grammar.lists.indices where reached.uses.contains(Int32(use)) {
-            try add("<l\(use)> = \(values(of: grammar.lists[use]));\n")
+        for use in tables.lists.indices where reached.uses.contains(Int32(use)) {
+            try add("<l\(use)> = \(values(of: tables.lists[use]));\n")
         }
-        for node in grammar.templates.nodes.indices
-        where shared.contains(Int32(node)) && grammar.hasWords[node] {
+        for node in tables.templates.nodes.indices
+        where shared.contains(Int32(node)) && tables.hasWords[node] {
             try add("<n\(node)> = \(definition(of: Int32(node)));\n")
         }
         return output
@@ -105,10 +105,10 @@ private struct JSGFWriter {
         var (nodes, uses, open): (Set<Int32>, Set<Int32>, [Int32]) = ([], [], roots)
         while let node = open.popLast() {
             let isNew = nodes.insert(node).inserted
-            switch grammar.templates.nodes[Int(node)] {
+            switch tables.templates.nodes[Int(node)] {
             case .word, .number: continue
             case .list(let use, _):
-                if uses.insert(use).inserted { open += grammar.lists[Int(use)].forms.map(\.node) }
+                if uses.insert(use).inserted { open += tables.lists[Int(use)].forms.map(\.node) }
             case .sequence(let children), .choice(let children):
                 guard isNew else {
                     shared.insert(node)
@@ -123,14 +123,14 @@ private struct JSGFWriter {
     private func reference(_ node: Int32) -> String { shared.contains(node) ? "<n\(node)>" : definition(of: node) }
 
     private func definition(of node: Int32) -> String {
-        switch grammar.templates.nodes[Int(node)] {
-        case .word(let word): return grammar.vocabulary.shown[Int(word)]
+        switch tables.templates.nodes[Int(node)] {
+        case .word(let word): return tables.vocabulary.shown[Int(word)]
         case .number(let tenths): return spelled(Int(tenths))
         case .list(let use, _): return "<l\(use)>"
         case .sequence(let children): return children.map(reference).joined(separator: " ")
         case .choice(let children):
             let possible = children.filter(isPossible)
-            let full = possible.filter { grammar.hasWords[Int($0)] }
+            let full = possible.filter { tables.hasWords[Int($0)] }
             let text = full.map(reference).joined(separator: " | ")
             return full.count < possible.count ? "[ \(text) ]" : "( \(text) )"
         }

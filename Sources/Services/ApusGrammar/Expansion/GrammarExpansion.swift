@@ -15,22 +15,22 @@ package struct GrammarExpansion: Sendable, Hashable {
 ///
 /// A wildcard has no words of its own, so forms with a wildcard are left out.
 struct GrammarExpander {
-    let grammar: Grammar
+    let tables: GrammarTables
     /// The sentences of each node, with saturation.
     private(set) var counts: [UInt64] = []
     private var listCounts: [UInt64] = []
 
-    init(_ grammar: Grammar) {
-        self.grammar = grammar
-        let templates = grammar.templates
+    init(_ tables: GrammarTables) {
+        self.tables = tables
+        let templates = tables.templates
         counts.reserveCapacity(templates.nodes.count)
-        listCounts = [UInt64](repeating: 0, count: grammar.lists.count)
+        listCounts = [UInt64](repeating: 0, count: tables.lists.count)
         for node in templates.nodes {
             switch node {
             case .word, .number: counts.append(1)
             case .list(let use, _):
                 // The forms of a list have smaller numbers than the nodes that name it.
-                listCounts[Int(use)] = count(of: grammar.lists[Int(use)])
+                listCounts[Int(use)] = count(of: tables.lists[Int(use)])
                 counts.append(listCounts[Int(use)])
             case .sequence(let children):
                 counts.append(children.reduce(1) { GrammarNodeTable.product($0, counts[Int($1)]) })
@@ -74,7 +74,7 @@ struct GrammarExpander {
 
     private func finish(_ output: Output, _ sentence: GrammarTemplates.Sentence) -> GrammarExpansion? {
         guard !output.words.isEmpty else { return nil }
-        let block = grammar.templates.blocks[sentence.block]
+        let block = tables.templates.blocks[sentence.block]
         var slots = output.slots.map(\.slot)
         var context: [GrammarFact] = []
         for condition in block.filter.requires {
@@ -87,7 +87,7 @@ struct GrammarExpander {
             }
         }
         for fact in block.slots where slots.value(of: fact.name) == nil { slots.append(fact) }
-        let isByCharacter = grammar.templates.language.isByCharacter
+        let isByCharacter = tables.templates.language.isByCharacter
         return GrammarExpansion(
             text: isByCharacter ? Self.joined(output.words) : output.words.joined(separator: " "),
             intent: block.intent, slots: slots, context: context)
@@ -109,8 +109,8 @@ struct GrammarExpander {
     // MARK: By number
 
     private func append(_ node: Int32, _ number: UInt64, _ output: inout Output) {
-        switch grammar.templates.nodes[Int(node)] {
-        case .word(let word): output.words.append(grammar.vocabulary.shown[Int(word)])
+        switch tables.templates.nodes[Int(node)] {
+        case .word(let word): output.words.append(tables.vocabulary.shown[Int(word)])
         case .number(let tenths): output.words += spelled(Int(tenths))[0]
         case .sequence(let children):
             // The last child changes fastest.
@@ -136,7 +136,7 @@ struct GrammarExpander {
     }
 
     private func append(_ use: Int32, _ slot: Int32, _ number: UInt64, _ output: inout Output) {
-        let list = grammar.lists[Int(use)]
+        let list = tables.lists[Int(use)]
         switch list.kind {
         case .wildcard: break
         case .range(let range):
@@ -177,25 +177,25 @@ struct GrammarExpander {
     func words(of entry: BoundList.Entry) -> [String] {
         entry.leaves.flatMap { leaf in
             switch leaf {
-            case .word(let word): [grammar.vocabulary.shown[Int(word)]]
+            case .word(let word): [tables.vocabulary.shown[Int(word)]]
             case .number(let tenths): spelled(Int(tenths))[0]
             }
         }
     }
 
     private func add(_ slot: Int32, _ text: String, _ value: GrammarValue?, _ output: inout Output) {
-        output.slots.append((GrammarFact(grammar.templates.slots[Int(slot)], text), value))
+        output.slots.append((GrammarFact(tables.templates.slots[Int(slot)], text), value))
     }
 
     /// The ways to say a whole number.
-    func spelled(_ tenths: Int) -> [[String]] { grammar.templates.language.spelled(tenths / 10) }
+    func spelled(_ tenths: Int) -> [[String]] { tables.templates.language.spelled(tenths / 10) }
 
     // MARK: By chance
 
     private func appendSample(
         _ node: Int32, _ random: inout some RandomNumberGenerator, _ output: inout Output
     ) {
-        switch grammar.templates.nodes[Int(node)] {
+        switch tables.templates.nodes[Int(node)] {
         case .word, .number: append(node, 0, &output)
         case .sequence(let children):
             for child in children { appendSample(child, &random, &output) }
@@ -203,7 +203,7 @@ struct GrammarExpander {
             let possible = children.filter { counts[Int($0)] > 0 }
             if let child = possible.randomElement(using: &random) { appendSample(child, &random, &output) }
         case .list(let use, let slot):
-            let list = grammar.lists[Int(use)]
+            let list = tables.lists[Int(use)]
             switch list.kind {
             case .wildcard: break
             case .range(let range):

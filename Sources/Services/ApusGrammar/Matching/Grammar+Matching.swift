@@ -13,9 +13,9 @@ extension Grammar {
     }
 
     package func match(_ text: String, context: [GrammarFact], stepCountMax: Int) -> GrammarMatches {
-        guard let words = GrammarText(text, self) else { return GrammarMatches(extent: .tooLong) }
+        guard let words = GrammarText(text, tables) else { return GrammarMatches(extent: .tooLong) }
         guard words.count > 0 else { return GrammarMatches() }
-        var binder = GrammarBinder(GrammarWalk(self, words, stepCountMax: stepCountMax))
+        var binder = GrammarBinder(GrammarWalk(tables, words, stepCountMax: stepCountMax))
         var found: [Ranked] = []
         var isTruncated = false
         for (index, sentence) in templates.sentences.enumerated() {
@@ -53,8 +53,8 @@ extension Grammar {
     ///
     /// The words so far are compared, and not parts of words. A beginning is one for values that the account has.
     package func verdict(of text: String, context: [GrammarFact] = []) -> GrammarVerdict {
-        guard let words = GrammarText(text, self), words.count > 0 else { return .none }
-        var walk = GrammarWalk(self, words)
+        guard let words = GrammarText(text, tables), words.count > 0 else { return .none }
+        var walk = GrammarWalk(tables, words)
         var isBeginning = false
         loop: for sentence in templates.sentences {
             guard mayFit(templates.blocks[sentence.block].filter, context) else { continue }
@@ -83,7 +83,7 @@ extension Grammar {
         }
         return filter.requires.allSatisfy { condition in
             context.value(of: condition.name).map(condition.fits) == true
-                || !condition.fillsSlot && factNames.contains(ExactText(condition.name))
+                || !condition.fillsSlot && tables.factNames.contains(ExactText(condition.name))
         }
     }
 
@@ -122,7 +122,7 @@ extension Grammar {
 
     private func slot(of slot: GrammarBinding.Slot, _ text: GrammarText) -> GrammarSlot {
         let (said, range) = text.said(slot.start..<slot.end)
-        let list = lists[Int(slot.use)]
+        let list = tables.lists[Int(slot.use)]
         let candidates: [GrammarValue]
         switch slot.content {
         case .values(let numbers):

@@ -78,7 +78,7 @@ struct GrammarBinder {
         if let bindings = known[key] { return bindings }
         guard walk.ends(of: node, from: start).has(end) else { return [] }
         var found = GrammarBindings()
-        switch walk.grammar.templates.nodes[Int(node)] {
+        switch walk.tables.templates.nodes[Int(node)] {
         case .word: found.add(GrammarBinding(literalCount: 1))
         case .number(let tenths):
             let literal = text.ends(ofNumber: tenths, from: start)

@@ -18,13 +18,13 @@ struct GrammarText: Sendable {
     var count: Int { words.count }
 
     /// Nil if the text has more than ``GrammarLimits/textByteCountMax`` bytes or ``GrammarLimits/wordCountMax`` words.
-    init?(_ text: String, _ grammar: Grammar) {
+    init?(_ text: String, _ tables: GrammarTables) {
         guard text.utf8.count <= GrammarLimits.textByteCountMax else { return nil }
-        let templates = grammar.templates
+        let templates = tables.templates
         let words = templates.normalizer.words(text)
         guard words.count <= GrammarLimits.wordCountMax else { return nil }
         (self.text, self.words) = (text, words)
-        ids = words.map { grammar.vocabulary.number(of: $0.text) ?? -1 }
+        ids = words.map { tables.vocabulary.number(of: $0.text) ?? -1 }
         spans = words.indices.map { templates.language.spans(in: words, from: $0) }
         var firsts: [UInt64] = []
         for index in words.indices {

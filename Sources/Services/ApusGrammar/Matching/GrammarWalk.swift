@@ -1,6 +1,6 @@
 /// The walk of the nodes over a text. Every result is computed once per node and position.
 struct GrammarWalk {
-    let grammar: Grammar
+    let tables: GrammarTables
     let text: GrammarText
     private var ends: [UInt32: UInt64] = [:]
     private var listEnds: [UInt32: UInt64] = [:]
@@ -12,8 +12,8 @@ struct GrammarWalk {
     private let stepCountMax: Int
 
     /// - Parameter stepCountMax: the bound, at most ``GrammarLimits/stepCountMax``. For tests.
-    init(_ grammar: Grammar, _ text: GrammarText, stepCountMax: Int = GrammarLimits.stepCountMax) {
-        (self.grammar, self.text, self.stepCountMax) = (grammar, text, stepCountMax)
+    init(_ tables: GrammarTables, _ text: GrammarText, stepCountMax: Int = GrammarLimits.stepCountMax) {
+        (self.tables, self.text, self.stepCountMax) = (tables, text, stepCountMax)
     }
 
     private mutating func step() -> Bool {
@@ -27,11 +27,11 @@ struct GrammarWalk {
     /// The positions behind the node, if it begins at a position.
     mutating func ends(of node: Int32, from position: Int) -> UInt64 {
         let index = Int(node)
-        let isNullable = grammar.templates.isNullable[index]
-        guard grammar.isAlive[index], step() else { return 0 }
-        let mayBegin = position < text.count && grammar.firsts[index] & text.firsts[position] != 0
+        let isNullable = tables.templates.isNullable[index]
+        guard tables.isAlive[index], step() else { return 0 }
+        let mayBegin = position < text.count && tables.firsts[index] & text.firsts[position] != 0
         guard mayBegin || isNullable else { return 0 }
-        switch grammar.templates.nodes[index] {
+        switch tables.templates.nodes[index] {
         case .word(let word): return text.ids[position] == word ? text.skips[position + 1] : 0
         case .number(let tenths): return text.skipping(text.ends(ofNumber: tenths, from: position))
         case .list(let use, _): return text.skipping(ends(ofList: use, from: position))
@@ -91,7 +91,7 @@ struct GrammarWalk {
 
     mutating func candidates(ofList use: Int32, from position: Int) -> [Candidate] {
         guard position < text.count else { return [] }
-        let list = grammar.lists[Int(use)]
+        let list = tables.lists[Int(use)]
         var candidates: [Candidate] = []
         switch list.kind {
         case .wildcard:
@@ -127,15 +127,15 @@ struct GrammarWalk {
     /// True if the rest of the text from a position is the beginning of the node, which has at least one more word.
     mutating func isOpen(_ node: Int32, from position: Int) -> Bool {
         let index = Int(node)
-        guard grammar.hasWords[index], step() else { return false }
+        guard tables.hasWords[index], step() else { return false }
         if position == text.count { return true }
-        let mayBegin = grammar.firsts[index] & text.firsts[position] != 0
-        guard mayBegin || grammar.templates.isNullable[index] || mayContinueNumber(index, position) else {
+        let mayBegin = tables.firsts[index] & text.firsts[position] != 0
+        guard mayBegin || tables.templates.isNullable[index] || mayContinueNumber(index, position) else {
             return false
         }
         if let known = opens[Self.key(node, position)] { return known }
         let result: Bool
-        switch grammar.templates.nodes[index] {
+        switch tables.templates.nodes[index] {
         case .word: result = false
         case .number(let tenths):
             result = numbers(continuedFrom: position).contains { $0.tenths == tenths && !$0.isPercent }
@@ -164,11 +164,11 @@ struct GrammarWalk {
 
     /// True if the node may begin with a number whose first words are no number yet, such as 百分之.
     private func mayContinueNumber(_ index: Int, _ position: Int) -> Bool {
-        grammar.firsts[index] & FirstWords.number != 0 && text.count - position <= 8
+        tables.firsts[index] & FirstWords.number != 0 && text.count - position <= 8
     }
 
     private mutating func isOpen(list use: Int32, from position: Int) -> Bool {
-        let list = grammar.lists[Int(use)]
+        let list = tables.lists[Int(use)]
         switch list.kind {
         case .wildcard: return true
         case .range(let range): return numbers(continuedFrom: position).contains { range.contains($0) }
@@ -192,7 +192,7 @@ struct GrammarWalk {
     /// The numbers of which the rest of the text is the beginning.
     private mutating func numbers(continuedFrom position: Int) -> [NumberSpan] {
         if let known = continuations[position] { return known }
-        let spans = grammar.templates.language.continuations(of: text.words, from: position)
+        let spans = tables.templates.language.continuations(of: text.words, from: position)
         continuations[position] = spans
         return spans
     }

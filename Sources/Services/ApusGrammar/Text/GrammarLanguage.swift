@@ -1,3 +1,5 @@
+import ApusCore
+
 /// The language of a grammar, and how it writes numbers.
 ///
 /// Pure value.
@@ -86,7 +88,7 @@ enum DigitNumbers {
     static func spans(in words: [TextWord], from start: Int) -> [NumberSpan] {
         guard start < words.count else { return [] }
         if let tenths = words[start].tenths { return [NumberSpan(end: start + 1, tenths: tenths)] }
-        guard words[start].text == "minus", start + 1 < words.count, let tenths = words[start + 1].tenths else {
+        guard words[start].text.isExactly("minus"), start + 1 < words.count, let tenths = words[start + 1].tenths else {
             return []
         }
         return [NumberSpan(end: start + 2, tenths: -tenths)]
