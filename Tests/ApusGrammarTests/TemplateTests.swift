@@ -51,6 +51,9 @@ struct TemplateTests {
         Case("[un]lock", fits: ["lock", "unlock"], others: ["un lock"]),
         Case("light[ in there]", fits: ["light", "light in there"], others: ["lightin there"]),
         Case("[the ]light", fits: ["light", "the light"], others: ["thelight"]),
+        Case("bed[ ]room", fits: ["bedroom", "bed room"], others: ["bed", "bed  light"]),
+        Case("use {name}[ ][']s", fits: ["use desk s"], others: ["use desk", "use desks"]),
+        Case("to {9990..12000}", fits: ["to 9990", "to 9999"], others: ["to 10000", "to 9989"]),
         Case("<the> <lamp>", fits: ["my lamps", "the lamp"], others: ["lamp", "the"]),
         Case("<article> x", fits: ["a x", "the x"], others: ["x"]),
         Case("big<lamp>", fits: ["biglamp", "biglamps"], others: ["big lamp"]),
@@ -202,6 +205,20 @@ struct TemplateTests {
         let grammar = try Grammar(templates)
         #expect(grammar.best("oh three") == "A")
         #expect(grammar.best("four") == "C")
+    }
+
+    @Test("Domains of names, and domains that words say, are read")
+    func domains() throws {
+        let names = [
+            GrammarValue("hall", value: "1", context: [GrammarFact("domain", "light")]),
+            GrammarValue("hall", value: "2", context: [GrammarFact("domain", "fan")]),
+        ]
+        func grammar(_ block: String) throws -> Grammar {
+            try GrammarHome.grammar(["go {name}"], block: "        \(block)", bound: [GrammarList("name", names)])
+        }
+        #expect(try grammar("name_domains: [light, lock]").all("go hall") == ["Test name=1"])
+        #expect(try grammar("name_domains: default").all("go hall") == ["Test name=1|2"])
+        #expect(try grammar("inferred_domain: light").all("go hall") == ["Test domain=light name=1|2"])
     }
 
     @Test("Values keep their metadata, and ranges their multiplier")

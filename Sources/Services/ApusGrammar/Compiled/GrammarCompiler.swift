@@ -91,7 +91,9 @@ struct GrammarCompiler {
         for list in lists {
             let place = GrammarPlace("list \(list.name)")
             switch list.content {
-            case .range(let range): try range.check(place)
+            case .range(let range):
+                found[ExactText(list.name)] = GrammarList(list.name, .range(try range.checked(place)))
+                continue
             case .values(let values):
                 guard values.count <= GrammarLimits.valueCountMax else {
                     throw ApusError(
@@ -287,9 +289,7 @@ struct GrammarCompiler {
             return nil
         }
         guard let step = parts.count == 2 ? Int(parts[1]) : 1 else { return nil }
-        let range = GrammarRange(from, to, step: step)
-        try range.check(place)
-        return range
+        return try GrammarRange(from, to, step: step).checked(place)
     }
 
     private mutating func compiled(
@@ -389,7 +389,18 @@ extension Template {
         // A value of a list is a word by itself.
         case .list: false
         case .sequence(let parts): parts.first.map { $0.isGlued && $0.template.beginsInWord } ?? false
+        case .choice where isSpace: true
         case .choice(let alternatives), .permutation(let alternatives): alternatives.contains { $0.beginsInWord }
+        }
+    }
+
+    /// True for `[ ]`, which joins two words to one or not.
+    private var isSpace: Bool {
+        switch self {
+        case .text(let text): text.isEmpty
+        case .sequence(let parts): parts.allSatisfy { $0.template.isSpace }
+        case .choice(let alternatives): alternatives.allSatisfy { $0.isSpace }
+        case .permutation, .list, .rule: false
         }
     }
 
@@ -399,7 +410,8 @@ extension Template {
         case .rule: true
         case .list: false
         // The empty text behind a space.
-        case .sequence(let parts): parts.last?.template.endsInWord ?? true
+        case .sequence(let parts): parts.last?.template.endsInWord ?? false
+        case .choice where isSpace: true
         case .choice(let alternatives), .permutation(let alternatives): alternatives.contains { $0.endsInWord }
         }
     }

@@ -24,17 +24,18 @@ struct GrammarTables: Sendable {
         var bound: [ExactText: BoundList] = [:]
         for list in lists {
             let place = GrammarPlace("list \(list.name)")
-            switch list.content {
+            var content = list.content
+            switch content {
             case .values(let values):
                 guard values.count <= GrammarLimits.valueCountMax else {
                     throw ApusError(
                         grammarTooLarge: place,
                         "\(values.count) values, and at most \(GrammarLimits.valueCountMax) are allowed")
                 }
-            case .range(let range): try range.check(place)
+            case .range(let range): content = .range(try range.checked(place))
             case .wildcard: break
             }
-            bound[ExactText(list.name)] = BoundList(list.content, templates, &vocabulary)
+            bound[ExactText(list.name)] = BoundList(content, templates, &vocabulary)
         }
         let all = templates.lists.map { bound[ExactText($0.name)] ?? BoundList($0.content) }
         let used = templates.uses.map { all[$0.list].filtered(by: $0.filter) }

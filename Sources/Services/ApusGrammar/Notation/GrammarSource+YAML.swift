@@ -128,11 +128,16 @@ private struct YAMLReader {
         var block = GrammarSource.Block(try texts(sentences.node, owner))
         for (name, node) in entries {
             switch name {
-            case "slots": block.slots = try facts(node, owner)
-            case "requires_context": block.requires = try conditions(node, owner)
+            case "slots": block.slots += try facts(node, owner)
+            case "requires_context": block.requires += try conditions(node, owner)
             case "excludes_context": block.excludes = try conditions(node, owner)
             case "expansion_rules": block.rules = try rules(node, owner)
             case "lists": block.lists = try lists(node)
+            // Newer files of home-assistant-intents name the domains of {name}, and a domain that the words say.
+            case "name_domains":
+                let domains = try texts(node, owner)
+                if domains != ["default"] { block.requires.append(GrammarCondition("domain", domains)) }
+            case "inferred_domain": block.slots.append(GrammarFact("domain", try text(node, owner)))
             default: break
             }
         }
@@ -215,7 +220,8 @@ private struct YAMLReader {
             for (key, node) in try entries(element, owner) {
                 switch key {
                 case "in": input = try text(node, owner)
-                case "out": output = try text(node, owner)
+                // Several values are one with commas.
+                case "out": output = try texts(node, owner).joined(separator: ",")
                 case "context": context = try facts(node, owner)
                 case "metadata": metadata = try facts(node, owner)
                 default: break

@@ -97,17 +97,21 @@ package struct GrammarRange: Sendable, Hashable {
         return "\(product < 0 ? "-" : "")\(abs(product) / 10).\(abs(product) % 10)"
     }
 
-    /// - Throws: 21031 if the range is empty, or beyond ``GrammarLimits/numberMax``.
-    func check(_ place: GrammarPlace) throws(ApusError) {
-        let bounds = -GrammarLimits.numberMax...GrammarLimits.numberMax
-        guard bounds.contains(from), bounds.contains(to), from <= to else {
+    /// The range without the numbers over ``GrammarLimits/numberMax``, which no text has.
+    ///
+    /// - Throws: 21031 if nothing is left, or a member is out of range.
+    func checked(_ place: GrammarPlace) throws(ApusError) -> GrammarRange {
+        let numberMax = GrammarLimits.numberMax
+        guard (-numberMax...numberMax).contains(from), from <= to else {
             throw ApusError(
-                grammar: place,
-                "a range has 'from' up to 'to', from \(bounds.lowerBound) to \(bounds.upperBound)")
+                grammar: place, "a range has 'from' up to 'to', and 'from' is from -\(numberMax) to \(numberMax)")
         }
-        guard (1...GrammarLimits.numberMax).contains(step), (1...1_000_000).contains(multiplier) else {
-            throw ApusError(grammar: place, "'step' and 'multiplier' are 1 or more")
+        guard (1...GrammarLimits.numberMax).contains(step), multiplier != 0, abs(multiplier) <= 1_000_000 else {
+            throw ApusError(grammar: place, "'step' is 1 or more, and 'multiplier' is not 0")
         }
+        var range = self
+        range.to = min(to, numberMax)
+        return range
     }
 }
 

@@ -96,7 +96,8 @@ package struct TemplateParser {
             let part: Template
             switch characters[index] {
             case "|", ";", ")", "]":
-                if !isGlued, !parts.isEmpty { parts.append(Template.Part(.text(""), isGlued: false)) }
+                // The space at the end of a group, which in `[ ]` is all that there is.
+                if !isGlued, depth > 1 { parts.append(Template.Part(.text(""), isGlued: false)) }
                 return .sequence(parts)
             case "(":
                 index += 1
