@@ -39,7 +39,8 @@ package enum GrammarLimits {
     package static let wordCountMax = 63
     /// The longest text that is matched, in bytes.
     package static let textByteCountMax = 4096
-    /// The maximum number of steps of one match. A step visits a node at a position.
+    /// The maximum number of steps of one match. A step visits a node at a position, or
+    /// puts two bindings together.
     package static let stepCountMax = 400_000
     /// The maximum number of different bindings that a node has between two positions.
     package static let bindingCountMax = 32

@@ -14,39 +14,8 @@ extension Grammar {
 
     package func match(_ text: String, context: [GrammarFact], stepCountMax: Int) -> GrammarMatches {
         guard let words = GrammarText(text, tables) else { return GrammarMatches(extent: .tooLong) }
-        guard words.count > 0 else { return GrammarMatches() }
         var binder = GrammarBinder(GrammarWalk(tables, words, stepCountMax: stepCountMax))
-        var found: [Ranked] = []
-        var isTruncated = false
-        for (index, sentence) in templates.sentences.enumerated() {
-            let block = templates.blocks[sentence.block]
-            guard mayFit(block.filter, context) else { continue }
-            var starts = words.skips[0]
-            while starts != 0 {
-                let start = starts.trailingZeroBitCount
-                starts &= starts - 1
-                guard binder.walk.ends(of: sentence.root, from: start).has(words.count) else { continue }
-                for binding in binder.bindings(of: sentence.root, from: start, to: words.count) {
-                    guard let slots = slots(of: binding, block, words, context) else { continue }
-                    let match = GrammarMatch(
-                        intent: block.intent, slots: slots, literalWordCount: binding.literalCount,
-                        wildcardWordCount: binding.wildcardCount, sentence: sentence.text)
-                    found.append(Ranked(match, binding, sentence: index, order: found.count))
-                }
-            }
-            guard !binder.walk.isStopped else { return GrammarMatches(extent: .stopped) }
-        }
-        found.sort()
-        var matches = GrammarMatches()
-        for ranked in found where !matches.all.contains(where: { $0.means(ranked.match) }) {
-            guard matches.all.count < GrammarLimits.matchCountMax else {
-                isTruncated = true
-                break
-            }
-            matches.all.append(ranked.match)
-        }
-        if isTruncated || binder.isTruncated { matches.extent = .truncated }
-        return matches
+        return matches(&binder, roots(context), context)
     }
 
     /// Whether a text is a sentence, or the beginning of one. A text over the bounds is neither.
@@ -54,24 +23,64 @@ extension Grammar {
     /// The words so far are compared, and not parts of words. A beginning is one for values that the account has.
     package func verdict(of text: String, context: [GrammarFact] = []) -> GrammarVerdict {
         guard let words = GrammarText(text, tables), words.count > 0 else { return .none }
-        var walk = GrammarWalk(tables, words)
+        var binder = GrammarBinder(GrammarWalk(tables, words))
+        let (roots, sentences) = (roots(context), tables.templates.sentences)
+        let isWhole = !matches(&binder, roots, context).isEmpty
         var isBeginning = false
-        loop: for sentence in templates.sentences {
-            guard mayFit(templates.blocks[sentence.block].filter, context) else { continue }
-            var starts = words.skips[0]
-            while starts != 0 {
+        for sentence in roots where !isBeginning {
+            words.skips[0].forEachPosition { start in
                 // Nothing but skip words is the beginning of nothing.
-                let start = starts.trailingZeroBitCount
-                starts &= starts - 1
-                if start < words.count, walk.isOpen(sentence.root, from: start) {
-                    isBeginning = true
-                    break loop
-                }
+                guard start < words.count, !isBeginning else { return }
+                isBeginning = binder.walk.isOpen(sentences[sentence].root, from: start)
             }
         }
-        guard !walk.isStopped else { return .none }
-        guard !match(text, context: context).isEmpty else { return isBeginning ? .beginning : .none }
-        return isBeginning ? .wholeAndBeginning : .whole
+        guard !binder.walk.isStopped else { return .none }
+        if isWhole { return isBeginning ? .wholeAndBeginning : .whole }
+        return isBeginning ? .beginning : .none
+    }
+
+    /// The numbers of the sentences whose blocks fit the context.
+    private func roots(_ context: [GrammarFact]) -> [Int] {
+        let isFit = tables.templates.blocks.map { mayFit($0.filter, context) }
+        let sentences = tables.templates.sentences
+        return sentences.indices.filter { isFit[sentences[$0].block] }
+    }
+
+    private func matches(
+        _ binder: inout GrammarBinder, _ roots: [Int], _ context: [GrammarFact]
+    ) -> GrammarMatches {
+        let text = binder.walk.text
+        guard text.count > 0 else { return GrammarMatches() }
+        let (sentences, blocks) = (tables.templates.sentences, tables.templates.blocks)
+        var found: [Ranked] = []
+        for index in roots {
+            let root = sentences[index].root
+            var starts = text.skips[0]
+            while starts != 0 {
+                let start = starts.trailingZeroBitCount
+                starts &= starts - 1
+                guard binder.walk.ends(of: root, from: start).has(text.count) else { continue }
+                let block = blocks[sentences[index].block]
+                for binding in binder.bindings(of: root, from: start, to: text.count) {
+                    guard let slots = slots(of: binding, block, text, context) else { continue }
+                    let match = GrammarMatch(
+                        intent: block.intent, slots: slots, literalWordCount: binding.literalCount,
+                        wildcardWordCount: binding.wildcardCount, sentence: sentences[index].text)
+                    found.append(Ranked(match, binding, sentence: index, order: found.count))
+                }
+            }
+            guard !binder.walk.isStopped else { return GrammarMatches(extent: .stopped) }
+        }
+        found.sort()
+        var matches = GrammarMatches(extent: binder.isTruncated ? .truncated : .complete)
+        for ranked in found where !matches.all.contains(where: { $0.means(ranked.match) }) {
+            guard matches.all.count < GrammarLimits.matchCountMax else {
+                matches.extent = .truncated
+                break
+            }
+            matches.all.append(ranked.match)
+        }
+        return matches
     }
 
     // MARK: Conditions
@@ -134,7 +143,8 @@ extension Grammar {
             candidates = [GrammarValue(said, value: range.value(ofTenths: tenths))]
         case .words: candidates = [GrammarValue(said)]
         }
-        return GrammarSlot(name: templates.slots[Int(slot.slot)], candidates: candidates, text: said, range: range)
+        return GrammarSlot(
+            name: tables.templates.slots[Int(slot.slot)], candidates: candidates, text: said, range: range)
     }
 }
 

@@ -55,7 +55,8 @@ struct GrammarBindings {
     }
 }
 
-/// Finds the bindings of the nodes that a walk has found.
+/// Finds the bindings of the nodes that a walk has found. They are the bindings of the parts, put together: each way to
+/// do so is a step of the walk.
 struct GrammarBinder {
     private struct Key: Hashable {
         var node: Int32
@@ -150,6 +151,7 @@ struct GrammarBinder {
                 ends.forEachPosition { reached in
                     for own in self.bindings(of: children[index], from: position, to: reached) {
                         for binding in bindings.all {
+                            guard walk.step() else { return }
                             next[reached, default: GrammarBindings()].add(binding.followed(by: own))
                         }
                     }

@@ -16,7 +16,8 @@ struct GrammarWalk {
         (self.tables, self.text, self.stepCountMax) = (tables, text, stepCountMax)
     }
 
-    private mutating func step() -> Bool {
+    /// Counts a step. False if there are too many.
+    mutating func step() -> Bool {
         stepCount += 1
         if stepCount > stepCountMax { isStopped = true }
         return !isStopped
