@@ -121,6 +121,7 @@ struct TextNormalizerTests {
         #expect(Self.words("Zwölf -5 %", german) == "zwolf|minus|5|%")
         #expect(Self.number("-5", german) == -50)
         #expect(Self.number("five", german) == nil)
+        #expect(Self.words("L’album d'Anna", GrammarLanguage("fr")) == "l|album|d|anna")
         #expect(german.spelled(12) == [["12"]])
     }
 }

@@ -15,8 +15,9 @@ package enum TextFolding {
         case digit(Int)
         /// `%`, `°` or `&`.
         case symbol(Unicode.Scalar)
-        /// An apostrophe or an accent: it is dropped.
+        /// An accent by itself: it is dropped.
         case ignored
+        case apostrophe
         /// `.`, `,` or `-`, which mean something between digits.
         case mark(Unicode.Scalar)
         /// Spaces, punctuation and everything else.
@@ -29,7 +30,7 @@ package enum TextFolding {
         switch value {
         case 0xff01...0xff5e: return ascii(UInt8(value - 0xfee0))
         case 0x0300...0x036f, 0x200b...0x200f, 0xfe00...0xfe0f, 0xfeff, 0x00ad: return .ignored
-        case 0x2018, 0x2019, 0x02bc, 0x2032, 0x00b4: return .ignored
+        case 0x2018, 0x2019, 0x02bc, 0x2032, 0x00b4: return .apostrophe
         case 0x00b0, 0x2103, 0x2109: return .symbol("°")
         case 0x2030, 0xfe6a: return .symbol("%")
         case 0x2010...0x2015, 0x2212: return .mark("-")
@@ -57,7 +58,7 @@ package enum TextFolding {
         case UInt8(ascii: "0")...UInt8(ascii: "9"): .digit(Int(byte - UInt8(ascii: "0")))
         case UInt8(ascii: "%"), UInt8(ascii: "&"): .symbol(Unicode.Scalar(byte))
         case UInt8(ascii: "."), UInt8(ascii: ","), UInt8(ascii: "-"): .mark(Unicode.Scalar(byte))
-        case UInt8(ascii: "'"), UInt8(ascii: "`"): .ignored
+        case UInt8(ascii: "'"), UInt8(ascii: "`"): .apostrophe
         default: .separator
         }
     }

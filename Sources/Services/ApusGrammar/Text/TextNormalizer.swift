@@ -1,6 +1,8 @@
 /// Splits a text into normalized words.
 ///
-/// - Case, accents, punctuation, apostrophes and repeated spaces do not matter: `What's` is `whats`.
+/// - Case, accents, punctuation and repeated spaces do not matter.
+/// - Apostrophes are dropped in English, and separate words in other languages: `What's` is `whats`, `l'album` is `l` and
+///   `album`.
 /// - Digits are words of their own: `30s` is 30 and `s`. A point and one digit are tenths, three digits behind a comma
 ///   are thousands.
 /// - `%` is the word for percent, `°` the one for degrees, and `-` in front of a digit the one for minus.
@@ -12,8 +14,10 @@ package struct TextNormalizer: Sendable, Equatable {
     private let degrees: String
     private let minus: String
     private let and: String
+    private let dropsApostrophes: Bool
 
     package init(_ language: GrammarLanguage) {
+        dropsApostrophes = language.numbers != .digits
         switch language.numbers {
         case .chinese: (percent, degrees, minus, and) = ("%", "度", "负", "和")
         case .english: (percent, degrees, minus, and) = ("percent", "degrees", "minus", "and")
@@ -37,7 +41,7 @@ package struct TextNormalizer: Sendable, Equatable {
             let start = characters[index].start
             switch characters[index].folded {
             case .letters:
-                words.append(Self.word(characters, &index))
+                words.append(word(characters, &index))
                 continue
             case .digit:
                 words.append(Self.number(characters, &index))
@@ -50,7 +54,7 @@ package struct TextNormalizer: Sendable, Equatable {
                 if Self.isMinus(characters, index) {
                     words.append(TextWord(minus, range: start..<characters[index].end))
                 }
-            case .mark, .ignored, .separator: break
+            case .mark, .ignored, .apostrophe, .separator: break
             }
             index += 1
         }
@@ -60,7 +64,7 @@ package struct TextNormalizer: Sendable, Equatable {
     private typealias Characters = [(folded: TextFolding.Scalar, start: Int, end: Int)]
 
     /// A run of letters. Points between single letters are dropped: `a.m.` is `am`.
-    private static func word(_ characters: Characters, _ index: inout Int) -> TextWord {
+    private func word(_ characters: Characters, _ index: inout Int) -> TextWord {
         let start = characters[index].start
         var (text, end) = ("", start)
         var isAbbreviation = true
@@ -73,6 +77,7 @@ package struct TextNormalizer: Sendable, Equatable {
                 if letterCount > 1 { isAbbreviation = false }
                 end = characters[index].end
             case .ignored: break
+            case .apostrophe: guard dropsApostrophes else { break loop }
             case .mark("."):
                 guard isAbbreviation, letterCount == 1, index + 1 < characters.count,
                     case .letters = characters[index + 1].folded
@@ -132,7 +137,7 @@ package struct TextNormalizer: Sendable, Equatable {
         guard index > 0 else { return true }
         return switch characters[index - 1].folded {
         case .separator, .ideograph: true
-        case .letters, .digit, .symbol, .ignored, .mark: false
+        case .letters, .digit, .symbol, .ignored, .apostrophe, .mark: false
         }
     }
 }
