@@ -84,7 +84,7 @@ private struct JSGFWriter {
         output = "#JSGF V1.0;\ngrammar apus;\n"
         try add("public <sentence> = " + roots.map(reference).joined(separator: " | ") + ";\n")
         for use in tables.lists.indices where reached.uses.contains(Int32(use)) {
-            try add("<l\(use)> = \(values(of: tables.lists[use]));\n")
+            try add("<l\(use)> = \(values(of: Int32(use)));\n")
         }
         for node in tables.templates.nodes.indices
         where shared.contains(Int32(node)) && tables.hasWords[node] {
@@ -141,7 +141,8 @@ private struct JSGFWriter {
         return ways.count == 1 ? ways[0] : "( \(ways.joined(separator: " | ")) )"
     }
 
-    private func values(of list: BoundList) -> String {
+    private func values(of use: Int32) -> String {
+        let list = tables.lists[Int(use)]
         switch list.kind {
         case .wildcard: return "<VOID>"
         case .range(let range):
@@ -151,7 +152,7 @@ private struct JSGFWriter {
         case .values:
             var texts: [String] = []
             var seen: Set<ExactText> = []
-            for entry in expander.plain(list) {
+            for entry in expander.plain(use) {
                 let text = expander.words(of: entry).joined(separator: " ")
                 if seen.insert(ExactText(text)).inserted { texts.append(text) }
             }

@@ -13,25 +13,27 @@ package struct GrammarExpansion: Sendable, Hashable {
 
 /// Makes sentences of a grammar, by their number or by chance.
 ///
-/// A wildcard has no words of its own, so forms with a wildcard are left out.
+/// Forms with a wildcard are left out, since any words fit it.
 struct GrammarExpander {
     let tables: GrammarTables
     /// The sentences of each node, with saturation.
     private(set) var counts: [UInt64] = []
-    private var listCounts: [UInt64] = []
+    /// The plain texts of each use of a list, in the order of its values.
+    private let plains: [[BoundList.Entry]]
 
     init(_ tables: GrammarTables) {
         self.tables = tables
         let templates = tables.templates
+        plains = tables.lists.map { list in
+            list.entries.values.flatMap { $0 }.sorted { $0.value < $1.value }
+        }
         counts.reserveCapacity(templates.nodes.count)
-        listCounts = [UInt64](repeating: 0, count: tables.lists.count)
         for node in templates.nodes {
             switch node {
             case .word, .number: counts.append(1)
             case .list(let use, _):
                 // The forms of a list have smaller numbers than the nodes that name it.
-                listCounts[Int(use)] = count(of: tables.lists[Int(use)])
-                counts.append(listCounts[Int(use)])
+                counts.append(count(of: tables.lists[Int(use)]))
             case .sequence(let children):
                 counts.append(children.reduce(1) { GrammarNodeTable.product($0, counts[Int($1)]) })
             case .choice(let children):
@@ -144,7 +146,7 @@ struct GrammarExpander {
             output.words += spelled(value * 10)[0]
             add(slot, range.value(ofTenths: value * 10), nil, &output)
         case .values:
-            let plain = self.plain(list)
+            let plain = plain(use)
             if number < UInt64(plain.count) {
                 append(plain[Int(number)], of: list, slot, &output)
                 return
@@ -163,10 +165,8 @@ struct GrammarExpander {
         }
     }
 
-    /// The plain texts of a list in the order of its values.
-    func plain(_ list: BoundList) -> [BoundList.Entry] {
-        list.entries.values.flatMap { $0 }.sorted { $0.value < $1.value }
-    }
+    /// The plain texts of a use of a list, in the order of its values.
+    func plain(_ use: Int32) -> [BoundList.Entry] { plains[Int(use)] }
 
     private func append(_ entry: BoundList.Entry, of list: BoundList, _ slot: Int32, _ output: inout Output) {
         output.words += words(of: entry)
@@ -211,7 +211,7 @@ struct GrammarExpander {
                 output.words += spelled(value * 10).randomElement(using: &random) ?? []
                 add(slot, range.value(ofTenths: value * 10), nil, &output)
             case .values:
-                let plain = plain(list)
+                let plain = plain(use)
                 let number = Int.random(in: 0..<(plain.count + list.forms.count), using: &random)
                 if number < plain.count {
                     append(plain[number], of: list, slot, &output)

@@ -10,7 +10,7 @@ struct GrammarTables: Sendable {
     let lists: [BoundList]
     /// What each node may begin with (``FirstWords``).
     let firsts: [UInt64]
-    /// Whether a node matches any text at all. A list without values matches none.
+    /// Whether some text matches a node. A list without values matches nothing.
     let isAlive: [Bool]
     /// Whether a node matches a text that is not empty.
     let hasWords: [Bool]

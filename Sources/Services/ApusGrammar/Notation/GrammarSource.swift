@@ -11,7 +11,7 @@ package struct GrammarFact: Sendable, Hashable {
 }
 
 extension [GrammarFact] {
-    /// The value of the last entry of a name; nil if there is none.
+    /// The value of the last entry of a name; nil if the name is missing.
     package func value(of name: String) -> String? { last { $0.name.isExactly(name) }?.value }
 }
 

@@ -96,7 +96,7 @@ package struct TemplateParser {
             let part: Template
             switch characters[index] {
             case "|", ";", ")", "]":
-                // The space at the end of a group, which in `[ ]` is all that there is.
+                // The space at the end of a group. The group `[ ]` has nothing else.
                 if !isGlued, depth > 1 { parts.append(Template.Part(.text(""), isGlued: false)) }
                 return .sequence(parts)
             case "(":

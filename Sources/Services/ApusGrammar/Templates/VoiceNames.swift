@@ -102,7 +102,7 @@ package enum VoiceKind: String, Sendable, CaseIterable {
 
 /// The templates that Apus has.
 package enum VoiceTemplates {
-    /// The text of a language; nil if there is none. Every tag of a language is served by its one text.
+    /// The text of a language; nil if Apus has no templates for it. All regions of a language have the same text.
     package static func yaml(of language: GrammarLanguage) -> String? {
         switch language.numbers {
         case .english: english

@@ -149,6 +149,6 @@ enum EnglishNumbers {
 }
 
 extension Array {
-    /// The element at an index; nil if there is none.
+    /// The element at an index; nil if the index is out of range.
     subscript(safe index: Int) -> Element? { indices.contains(index) ? self[index] : nil }
 }

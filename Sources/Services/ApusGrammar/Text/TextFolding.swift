@@ -9,13 +9,13 @@ package enum TextFolding {
     package enum Scalar: Sendable, Equatable {
         /// A letter, or several for a ligature, in lower case. It is part of a word.
         case letters(String)
-        /// A character that is a word by itself: Han, Kana.
+        /// A character that is a whole word: Han, Kana.
         case ideograph(String)
         /// 0 to 9.
         case digit(Int)
         /// `%`, `°` or `&`.
         case symbol(Unicode.Scalar)
-        /// An accent by itself: it is dropped.
+        /// A combining accent: it is dropped.
         case ignored
         case apostrophe
         /// `.`, `,` or `-`, which mean something between digits.
@@ -44,7 +44,7 @@ package enum TextFolding {
         switch properties.generalCategory {
         case .uppercaseLetter, .lowercaseLetter, .titlecaseLetter, .modifierLetter, .otherLetter, .spacingMark,
             .nonspacingMark, .enclosingMark:
-            // The mapping of some letters has an accent of its own: İ.
+            // The mapping of some letters has a combining accent: İ.
             let letters = properties.lowercaseMapping.unicodeScalars.filter { !(0x0300...0x036f).contains($0.value) }
             return .letters(letters.map { bases[$0] ?? String($0) }.joined())
         default: return .separator
@@ -63,7 +63,7 @@ package enum TextFolding {
         }
     }
 
-    /// True for a character that is a word by itself.
+    /// True for a character that is a whole word.
     package static func isIdeograph(_ value: UInt32) -> Bool {
         switch value {
         case 0x3007, 0x3040...0x30ff, 0x3400...0x4dbf, 0x4e00...0x9fff, 0xf900...0xfaff, 0x20000...0x3ffff: true

@@ -1,8 +1,8 @@
 /// Splits a text into normalized words.
 ///
 /// - Case, accents, punctuation and repeated spaces do not matter.
-/// - Apostrophes are dropped in English, and separate words in other languages: `What's` is `whats`, `l'album` is `l` and
-///   `album`.
+/// - Apostrophes are dropped in English, and separate words in other languages: `What's` is `whats`, and `l'album` is
+///   `l` and `album`.
 /// - Digits are words of their own: `30s` is 30 and `s`. A point and one digit are tenths, three digits behind a comma
 ///   are thousands.
 /// - `%` is the word for percent, `°` the one for degrees, and `-` in front of a digit the one for minus.
