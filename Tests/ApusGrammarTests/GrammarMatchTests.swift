@@ -66,6 +66,19 @@ struct GrammarMatchTests {
         #expect(grammar.all("show room twenty") == [])
     }
 
+    @Test("A value may have the s of a possessive, which belongs to its text")
+    func possessives() throws {
+        let names = [GrammarList("name", [GrammarValue("desk lamp", value: "1"), GrammarValue("grandma", value: "2")])]
+        let grammar = try GrammarHome.grammar(["{name} light", "what's {name}"], bound: names)
+        let match = try #require(grammar.match("Desk Lamp's light").best)
+        #expect(match.summary == "Test name=1")
+        #expect(match.slot("name")?.text == "Desk Lamp's")
+        #expect(grammar.all("what’s grandma") == ["Test name=2"])
+        for text in ["desk lamps light", "desk lamp't light", "what grandma", "'s light"] {
+            #expect(grammar.all(text) == [], "\(text)")
+        }
+    }
+
     @Test("Fewer words of wildcards come first, and then more literal words")
     func order() throws {
         let lists = "  rest: {wildcard: true}\n  thing: [music, loud music]"

@@ -40,7 +40,7 @@ struct EnglishTemplateTests {
             "turn on all lights in the whole house", "switch the lights on in every room"),
         VoiceCase(
             .deviceOn, "area=area-9 kind=light", "turn on the lights", "turn the lights on in here",
-            "let there be light"),
+            "let there be light", "lights on"),
         VoiceCase(
             .deviceOff, "name=lamp-2", "turn off the ceiling light", "switch the ceiling light off",
             "i don't need the ceiling light on", "please shut off the ceiling light"),
@@ -49,7 +49,9 @@ struct EnglishTemplateTests {
         VoiceCase(
             .deviceOff, "kind=climate scope=everywhere", "turn off all heaters everywhere",
             "turn the heating off in the entire house"),
-        VoiceCase(.deviceOff, "area=area-9 kind=light", "turn off the lights", "turn the lights off in this room"),
+        VoiceCase(
+            .deviceOff, "area=area-9 kind=light", "turn off the lights", "lights off",
+            "turn the lights off in this room"),
         VoiceCase(
             .deviceSet, "name=lamp-1 value=40 what=brightness", "set the desk lamp to 40%",
             "dim the desk lamp to forty percent",
@@ -99,7 +101,7 @@ struct EnglishTemplateTests {
         VoiceCase(.deviceGet, "area=area-9 what=temperature", "what's the temperature", "how hot is it in here"),
         VoiceCase(
             .deviceGet, "name=lock-1|camera-1 what=battery", "what is the battery level of the front door",
-            "what's the front door battery"),
+            "what's the front door battery", "what is the front door's battery"),
         VoiceCase(
             .deviceGet, "name=climate-1 what=state", "what is the status of the thermostat",
             "how's the thermostat doing"),
@@ -138,7 +140,8 @@ struct EnglishTemplateTests {
         VoiceCase(
             .callStart, "contact=contact-2", "call grandma", "please phone grandma", "make a video call to grandma",
             "I want to speak to grandma"),
-        VoiceCase(.callAnswer, "", "answer the call", "pick up", "accept it", "i'll get it", "pick it up"),
+        VoiceCase(
+            .callAnswer, "", "answer the call", "pick up", "accept it", "i'll get it", "pick it up", "answer the door"),
         VoiceCase(
             .callDecline, "", "decline the call", "reject", "ignore it", "don't answer", "send them to voicemail"),
         VoiceCase(.callEnd, "", "hang up", "end the call", "hang up the phone", "goodbye"),
@@ -152,6 +155,7 @@ struct EnglishTemplateTests {
         VoiceCase(.cameraShow, "name=camera-1", "who is at the front door", "show me the front door"),
         VoiceCase(
             .timerSet, "minutes=5", "set a timer for five minutes", "start a 5 minute timer", "timer 5 minutes",
+            "set timer 5 minutes",
             "remind me in five minutes", "count down from 5 minutes"),
         VoiceCase(
             .timerSet, "hours=1 minutes=30", "set a timer for one hour and thirty minutes",

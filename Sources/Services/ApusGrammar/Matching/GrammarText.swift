@@ -8,12 +8,14 @@ struct GrammarText: Sendable {
     let words: [TextWord]
     /// The numbers of the words in the vocabulary; -1 for unknown words.
     let ids: [Int32]
+    /// The same for the words without the `s` of a possessive.
+    let bases: [Int32]
     /// The numbers that begin at each word.
     let spans: [[NumberSpan]]
     /// What begins at each word (``FirstWords``).
     let firsts: [UInt64]
     /// The positions that each position reaches by skip words, with itself.
-    let skips: [UInt64]
+    private(set) var skips: [UInt64]
 
     var count: Int { words.count }
 
@@ -25,44 +27,48 @@ struct GrammarText: Sendable {
         guard words.count <= GrammarLimits.wordCountMax else { return nil }
         (self.text, self.words) = (text, words)
         ids = words.map { tables.vocabulary.number(of: $0.text) ?? -1 }
+        bases = words.map { $0.base.flatMap(tables.vocabulary.number) ?? -1 }
         spans = words.indices.map { templates.language.spans(in: words, from: $0) }
         var firsts: [UInt64] = []
         for index in words.indices {
             let word = ids[index] < 0 ? FirstWords.unknown : FirstWords.word(ids[index])
-            firsts.append(word | (spans[index].isEmpty ? 0 : FirstWords.number))
+            let base = bases[index] < 0 ? 0 : FirstWords.word(bases[index])
+            firsts.append(word | base | (spans[index].isEmpty ? 0 : FirstWords.number))
         }
         self.firsts = firsts
-        skips = Self.skips(templates.skipPhrases, ids, spans)
-    }
-
-    private static func skips(_ phrases: [[GrammarLeaf]], _ ids: [Int32], _ spans: [[NumberSpan]]) -> [UInt64] {
-        var skips = [UInt64](repeating: 0, count: ids.count + 1)
+        skips = [UInt64](repeating: 0, count: words.count + 1)
         for index in skips.indices.reversed() {
             skips[index] = 1 << UInt64(index)
-            for phrase in phrases {
-                ends(of: phrase, from: index, ids, spans).forEachPosition { skips[index] |= skips[$0] }
+            for phrase in templates.skipPhrases {
+                ends(of: phrase, from: index).forEachPosition { skips[index] |= skips[$0] }
             }
         }
-        return skips
+    }
+
+    /// True if a word of the vocabulary is at a position.
+    func has(_ word: Int32, at position: Int) -> Bool { ids[position] == word || bases[position] == word }
+
+    /// The leaves with which a plain text may begin at a position.
+    func leaves(at position: Int) -> [GrammarLeaf] {
+        var leaves: [GrammarLeaf] = []
+        if ids[position] >= 0 { leaves.append(.word(ids[position])) }
+        if bases[position] >= 0 { leaves.append(.word(bases[position])) }
+        for span in spans[position] where !span.isPercent && !leaves.contains(.number(Int32(span.tenths))) {
+            leaves.append(.number(Int32(span.tenths)))
+        }
+        return leaves
     }
 
     /// The positions behind a plain text that begins at a position.
-    func ends(of leaves: [GrammarLeaf], from start: Int) -> UInt64 { Self.ends(of: leaves, from: start, ids, spans) }
-
-    private static func ends(
-        of leaves: [GrammarLeaf], from start: Int, _ ids: [Int32], _ spans: [[NumberSpan]]
-    ) -> UInt64 {
+    func ends(of leaves: [GrammarLeaf], from start: Int) -> UInt64 {
         var positions = UInt64(1) << UInt64(start)
         for leaf in leaves {
             var next = UInt64(0)
             positions.forEachPosition { position in
-                guard position < ids.count else { return }
+                guard position < count else { return }
                 switch leaf {
-                case .word(let word): if ids[position] == word { next |= 1 << UInt64(position + 1) }
-                case .number(let tenths):
-                    for span in spans[position] where span.tenths == tenths && !span.isPercent {
-                        next |= 1 << UInt64(span.end)
-                    }
+                case .word(let word): if has(word, at: position) { next |= 1 << UInt64(position + 1) }
+                case .number(let tenths): next |= ends(ofNumber: tenths, from: position)
                 }
             }
             positions = next

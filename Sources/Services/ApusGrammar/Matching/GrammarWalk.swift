@@ -33,7 +33,7 @@ struct GrammarWalk {
         let mayBegin = position < text.count && tables.firsts[index] & text.firsts[position] != 0
         guard mayBegin || isNullable else { return 0 }
         switch tables.templates.nodes[index] {
-        case .word(let word): return text.ids[position] == word ? text.skips[position + 1] : 0
+        case .word(let word): return text.has(word, at: position) ? text.skips[position + 1] : 0
         case .number(let tenths): return text.skipping(text.ends(ofNumber: tenths, from: position))
         case .list(let use, _): return text.skipping(ends(ofList: use, from: position))
         case .sequence(let children):
@@ -104,11 +104,7 @@ struct GrammarWalk {
                 candidates.append(Candidate(value: .number(span.tenths), ends: 1 << UInt64(span.end)))
             }
         case .values:
-            var buckets: [GrammarLeaf] = text.ids[position] < 0 ? [] : [.word(text.ids[position])]
-            for span in text.spans[position] where !span.isPercent && !buckets.contains(.number(Int32(span.tenths))) {
-                buckets.append(.number(Int32(span.tenths)))
-            }
-            for bucket in buckets {
+            for bucket in text.leaves(at: position) {
                 for entry in list.entries[bucket] ?? [] {
                     guard step() else { return [] }
                     let ends = text.ends(of: entry.leaves, from: position)
@@ -175,9 +171,7 @@ struct GrammarWalk {
         case .range(let range): return numbers(continuedFrom: position).contains { range.contains($0) }
         case .values:
             for form in list.forms where isOpen(form.node, from: position) { return true }
-            var buckets: [GrammarLeaf] = text.ids[position] < 0 ? [] : [.word(text.ids[position])]
-            buckets += text.spans[position].map { .number(Int32($0.tenths)) }
-            for bucket in buckets {
+            for bucket in text.leaves(at: position) {
                 for entry in list.entries[bucket] ?? [] {
                     guard step() else { return false }
                     let isBeginning = (1..<entry.leaves.count).contains { count in

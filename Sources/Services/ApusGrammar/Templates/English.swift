@@ -121,6 +121,7 @@ extension VoiceTemplates {
                   - <turn_on> [<the>] {group:kind} [(here|in here|in this room)]
                   - <turn> [<the>] {group:kind} on [(here|in here|in this room)]
                   - (make it|let there be) light
+                  - '{group:kind} on'
                 requires_context:
                   area: {slot: true}
                 slots: {kind: light}
@@ -144,6 +145,7 @@ extension VoiceTemplates {
               - sentences:
                   - <turn_off> [<the>] {group:kind} [(here|in here|in this room)]
                   - <turn> [<the>] {group:kind} off [(here|in here|in this room)]
+                  - '{group:kind} off'
                 requires_context:
                   area: {slot: true}
                 slots: {kind: light}
@@ -324,7 +326,7 @@ extension VoiceTemplates {
           CallAnswer:
             data:
               - sentences:
-                  - (answer|accept|take|pick up) [(it|the call|the phone|the doorbell)]
+                  - (answer|accept|take|pick up) [(it|the call|the phone|the door|the doorbell)]
                   - pick (it|the phone) up
                   - (i will|i'll) (get|take|answer) it
           CallDecline:
@@ -353,6 +355,7 @@ extension VoiceTemplates {
               - sentences:
                   - (set|start|create|make|begin) [(a|an|another|the)] <timer> (for|of|to) <span>
                   - (set|start|create|make|begin) [(a|an|another)] <span> <timer>
+                  - (set|start) [a] <timer> <span>
                   - <timer> [(for|of)] <span>
                   - (remind|alert|wake) me in <span>
                   - count down [(for|from)] <span>
@@ -403,7 +406,7 @@ extension VoiceTemplates {
                   - <wake> {hour} [o'clock] [{period}] [{day}]
                   - <wake> {hour} {minute} [{period}] [{day}]
                   - <wake> {day} at {hour} [{minute}] [o'clock] [{period}]
-                  - <wake> noon [{day}]
+                  - <alarm_clock> (for|at) {hour} [{minute}] [o'clock] [{period}] [{day}]
                 expansion_rules: &wake
                   wake: >-
                     (wake me [up] [at]|wake us [up] [at]

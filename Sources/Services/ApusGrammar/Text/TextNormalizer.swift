@@ -67,17 +67,21 @@ package struct TextNormalizer: Sendable, Equatable {
     private func word(_ characters: Characters, _ index: inout Int) -> TextWord {
         let start = characters[index].start
         var (text, end) = ("", start)
+        var base: String?
         var isAbbreviation = true
         var letterCount = 0
         loop: while index < characters.count {
             switch characters[index].folded {
             case .letters(let letters):
                 text += letters
+                if base.map({ text != $0 + "s" }) ?? false { base = nil }
                 letterCount += 1
                 if letterCount > 1 { isAbbreviation = false }
                 end = characters[index].end
             case .ignored: break
-            case .apostrophe: guard dropsApostrophes else { break loop }
+            case .apostrophe:
+                guard dropsApostrophes else { break loop }
+                base = text
             case .mark("."):
                 guard isAbbreviation, letterCount == 1, index + 1 < characters.count,
                     case .letters = characters[index + 1].folded
@@ -87,7 +91,9 @@ package struct TextNormalizer: Sendable, Equatable {
             }
             index += 1
         }
-        return TextWord(text, range: start..<end)
+        var word = TextWord(text, range: start..<end)
+        if let base, !base.isEmpty, base.utf8.count < text.utf8.count { word.base = base }
+        return word
     }
 
     /// A run of digits, with a group of thousands or tenths. A number over ``GrammarLimits/numberMax`` is a word

@@ -4,6 +4,8 @@
 package struct TextWord: Sendable, Equatable {
     /// In lower case, without accents and apostrophes.
     package var text: String
+    /// The word without the `s` of an English possessive: `kitchen` of `kitchen's`; nil for other words.
+    package var base: String?
     /// The value of digits, in tenths; nil for other words.
     package var tenths: Int?
     /// The place in the original text, in bytes of UTF-8.
