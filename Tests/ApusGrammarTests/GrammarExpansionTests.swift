@@ -39,6 +39,19 @@ struct GrammarExpansionTests {
         #expect(count == 20_000)
     }
 
+    @Test(
+        "A sentence of one intent means no other, but that 打开大门 opens a device and unlocks it",
+        arguments: [("en", []), ("zh-CN", ["DeviceOpen DeviceUnlock"])])
+    func conflicts(language: String, known: [String]) throws {
+        let grammar = try GrammarHome.grammar(GrammarLanguage(language))
+        var found: Set<String> = []
+        for sample in grammar.sample(count: 4000, seed: 77) {
+            let intents = Set(grammar.match(sample.text, context: sample.context).all.map(\.intent))
+            if intents.count > 1 { found.insert(intents.sorted().joined(separator: " ")) }
+        }
+        #expect(found == Set(known))
+    }
+
     @Test("All sentences of a small grammar, in order, each once")
     func all() throws {
         let lists = "  size: [small, {in: (big|large), out: large}]\n  rest: {wildcard: true}"

@@ -75,12 +75,13 @@ struct BoundList: Sendable {
 
     /// The values that the blocks of a filter admit.
     func filtered(by filter: GrammarTemplates.Filter) -> BoundList {
-        guard !values.allSatisfy(filter.admits) else { return self }
+        let isAdmitted = values.map(filter.admits)
+        guard isAdmitted.contains(false) else { return self }
         var list = self
         var numbers: [Int32?] = []
         list.values = []
-        for value in values {
-            guard filter.admits(value) else {
+        for (value, isAdmitted) in zip(values, isAdmitted) {
+            guard isAdmitted else {
                 numbers.append(nil)
                 continue
             }

@@ -64,7 +64,7 @@ extension VoiceTemplates {
           to: (调到|调成|调整到|调节到|设到|设为|设成|设置为|设置成|设定为|改成|变成)
           open: (打开|开一下|拉开|升起|升起来|开)
           close: (关闭|关上|关掉|拉上|降下|放下|关)
-          show: (看|看看|看一下|查看|显示|打开|调出|播放)
+          show: (看|看看|看一下|查看|显示|调出|播放)
           picture: (摄像头|画面|监控|视频|镜头|情况)
           timer: (定时器|计时器|倒计时|定时|计时)
           system: (警报|报警|安防|安防系统|报警系统|防盗系统)
@@ -294,6 +294,7 @@ extension VoiceTemplates {
             data:
               - sentences:
                   - <show>{name}[<of>][<picture>]
+                  - 打开{name}[<of>]<picture>
                   - 在{screen}[上](显示|看|播放|打开){name}[<of>][<picture>]
                   - <take>{name}[<of>][<picture>](投到|显示到|显示在|放到|投在|切到){screen}[上]
                   - (谁在|什么人在|有人在|有谁在){name}[吗]

@@ -346,7 +346,7 @@ extension VoiceTemplates {
               - sentences:
                   - <show> [<the>] {name} [(camera|video|feed|picture)] [(on|at) [<the>] {screen}]
                   - (who is|who's|whos|what is|what's|whats) (at|on|in front of) [<the>] {name}
-                  - (let me see|i want to see|look at|bring up|pull up) [<the>] {name} [(camera|video|feed)]
+                  - (let me see|i want to see|look at|bring up) [<the>] {name} [(camera|video|feed)]
                 requires_context: {kind: camera}
                 expansion_rules:
                   show: (show|show me|show us|display|stream|put|view)
