@@ -43,6 +43,16 @@ struct TextNormalizerTests {
         ])
     func chinese(text: String, words: String) { #expect(Self.words(text, .chinese) == words) }
 
+    @Test("A normalized word stays the same, for each character of Unicode")
+    func idempotent() {
+        let normalizer = TextNormalizer(.english)
+        for scalar in (UInt32(0)...0x2ffff).compactMap(Unicode.Scalar.init) {
+            let words = normalizer.words(String(scalar)).map(\.text)
+            let again = normalizer.words(words.joined(separator: " ")).map(\.text)
+            if words != again { Issue.record("U+\(String(scalar.value, radix: 16)): \(words), \(again)") }
+        }
+    }
+
     @Test("Each word has its place in the text")
     func places() {
         let text = "Öffne 50% 灯"

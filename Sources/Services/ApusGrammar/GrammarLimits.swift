@@ -7,11 +7,15 @@ package enum GrammarLimits {
     package static let fileByteCountMax = 2 << 20
     /// The maximum number of values and keys in a file, after aliases are replaced.
     package static let yamlNodeCountMax = 400_000
+    /// The maximum number of intents of a grammar.
     package static let intentCountMax = 512
+    /// The maximum number of sentences of a grammar.
     package static let sentenceCountMax = 20_000
     /// The longest sentence, rule or value of a list, in bytes.
     package static let sentenceByteCountMax = 4096
+    /// The maximum number of rules, global ones and those of blocks.
     package static let ruleCountMax = 4096
+    /// The maximum number of lists, global ones and those of blocks.
     package static let listCountMax = 512
     /// The maximum number of values of one list.
     package static let valueCountMax = 20_000
@@ -39,8 +43,8 @@ package enum GrammarLimits {
     package static let wordCountMax = 63
     /// The longest text that is matched, in bytes.
     package static let textByteCountMax = 4096
-    /// The maximum number of steps of one match. A step visits a node at a position, or
-    /// puts two bindings together.
+    /// The maximum number of steps of one match. A step visits a node at a position, or puts two
+    /// bindings together.
     package static let stepCountMax = 400_000
     /// The maximum number of different bindings that a node has between two positions.
     package static let bindingCountMax = 32

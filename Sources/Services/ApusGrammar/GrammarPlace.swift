@@ -1,26 +1,27 @@
-package import ApusCore
+import ApusCore
 
 /// The position of an error in a grammar.
 ///
 /// Pure value.
-package struct GrammarPlace: Sendable, Equatable, CustomStringConvertible {
+struct GrammarPlace: Sendable, Equatable, CustomStringConvertible {
     /// The intent, rule or list, such as `intent DeviceOn`; empty: the whole file.
-    package var owner: String
+    var owner: String
     /// The sentence, truncated; empty: none.
-    package var sentence: String
+    var sentence: String
     /// In characters, from 1; 0: unknown.
-    package var column: Int
+    var column: Int
 
     /// The longest part of a sentence that a message shows, in characters.
     private static let shownCountMax = 80
 
-    package init(_ owner: String = "", sentence: String = "", column: Int = 0) {
+    init(_ owner: String = "", sentence: String = "", column: Int = 0) {
         (self.owner, self.sentence, self.column) = (owner, sentence, column)
     }
 
-    package func at(_ column: Int) -> GrammarPlace { GrammarPlace(owner, sentence: sentence, column: column) }
+    /// The same place with a column.
+    func at(_ column: Int) -> GrammarPlace { GrammarPlace(owner, sentence: sentence, column: column) }
 
-    package var description: String {
+    var description: String {
         var parts = owner.isEmpty ? [] : [owner]
         if !sentence.isEmpty {
             let isWhole = sentence.unicodeScalars.count <= Self.shownCountMax
@@ -34,13 +35,13 @@ package struct GrammarPlace: Sendable, Equatable, CustomStringConvertible {
 
 extension ApusError {
     /// The error of a grammar that is not valid (21031), with its place.
-    package init(grammar place: GrammarPlace, _ reason: String) {
+    init(grammar place: GrammarPlace, _ reason: String) {
         let text = place.description
         self.init(.badParameter, "grammar: \(text.isEmpty ? "" : "\(text): ")\(reason)")
     }
 
     /// The error of a grammar that exceeds a bound (10002), with its place.
-    package init(grammarTooLarge place: GrammarPlace, _ reason: String) {
+    init(grammarTooLarge place: GrammarPlace, _ reason: String) {
         let text = place.description
         self.init(.frameTooLarge, "grammar: \(text.isEmpty ? "" : "\(text): ")\(reason)")
     }

@@ -69,6 +69,7 @@ package struct GrammarTemplates: Sendable {
         var text: Text
     }
 
+    /// The language of the source, which decides how texts are split into words.
     package let language: GrammarLanguage
     let normalizer: TextNormalizer
     let nodes: [GrammarNode]
@@ -106,13 +107,16 @@ package struct GrammarTemplates: Sendable {
         skipPhrases = compiler.skipPhrases
     }
 
+    /// The names of the intents, in the order of the source.
     package var intentNames: [String] {
         var names: [String] = []
         for block in blocks where names.last?.isExactly(block.intent) != true { names.append(block.intent) }
         return names
     }
 
+    /// The number of sentences of the source, each with all of its forms.
     package var sentenceCount: Int { sentences.count }
+    /// The number of nodes, at most ``GrammarLimits/nodeCountMax``.
     package var nodeCount: Int { nodes.count }
 
     /// The lists that are bound at run time, in the order in which sentences name them first.

@@ -4,6 +4,7 @@
 package struct GrammarExpansion: Sendable, Hashable {
     /// The words, in lower case, with numbers as words.
     package var text: String
+    /// The name of its intent.
     package var intent: String
     /// The slots of the sentence, and then those that its block fixes.
     package var slots: [GrammarFact]

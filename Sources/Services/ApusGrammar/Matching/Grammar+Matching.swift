@@ -12,6 +12,7 @@ extension Grammar {
         match(text, context: context, stepCountMax: GrammarLimits.stepCountMax)
     }
 
+    /// The same with another bound of steps. For tests.
     package func match(_ text: String, context: [GrammarFact], stepCountMax: Int) -> GrammarMatches {
         guard let words = GrammarText(text, tables) else { return GrammarMatches(extent: .tooLong) }
         var binder = GrammarBinder(GrammarWalk(tables, words, stepCountMax: stepCountMax))

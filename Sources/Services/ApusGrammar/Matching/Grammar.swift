@@ -12,6 +12,7 @@ package import ApusCore
 package struct Grammar: Sendable {
     let tables: GrammarTables
 
+    /// The sentences without the lists of the account.
     package var templates: GrammarTemplates { tables.templates }
 
     /// Binds the lists of an account.

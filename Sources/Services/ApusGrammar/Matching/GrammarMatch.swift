@@ -25,6 +25,7 @@ package struct GrammarSlot: Sendable, Hashable {
 ///
 /// Pure value.
 package struct GrammarMatch: Sendable, Hashable {
+    /// The name of the intent, such as those of ``VoiceIntent``.
     package var intent: String
     /// In the order of the text; then those that were not said.
     package var slots: [GrammarSlot]
@@ -35,6 +36,7 @@ package struct GrammarMatch: Sendable, Hashable {
     /// The sentence as the source has it.
     package var sentence: String
 
+    /// The first slot of a name; nil if the match does not have it.
     package func slot(_ name: String) -> GrammarSlot? { slots.first { $0.name.isExactly(name) } }
 
     /// The value of a slot; nil if the match does not have it.
@@ -45,6 +47,7 @@ package struct GrammarMatch: Sendable, Hashable {
 ///
 /// Pure value.
 package struct GrammarMatches: Sendable, Equatable {
+    /// Whether these are all meanings of the text.
     package enum Extent: Sendable, Equatable {
         /// All meanings were found.
         case complete
@@ -57,11 +60,13 @@ package struct GrammarMatches: Sendable, Equatable {
         case tooLong
     }
 
+    /// At most ``GrammarLimits/matchCountMax``.
     package var all: [GrammarMatch]
     package var extent: Extent
 
     package init(_ all: [GrammarMatch] = [], extent: Extent = .complete) { (self.all, self.extent) = (all, extent) }
 
+    /// The first meaning. Another one may be as good: compare what the matches have.
     package var best: GrammarMatch? { all.first }
     package var isEmpty: Bool { all.isEmpty }
 }

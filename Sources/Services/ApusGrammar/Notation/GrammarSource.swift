@@ -59,13 +59,18 @@ package struct GrammarValue: Sendable, Hashable {
 ///
 /// Pure value.
 package struct GrammarRange: Sendable, Hashable {
+    /// What the numbers are (`type`).
     package enum Kind: String, Sendable { case number, percentage, temperature }
+    /// The fractions that a number may have.
     package enum Fractions: String, Sendable { case none, halves, tenths }
 
+    /// A percentage may include the word for percent, as 百分之五十 does.
     package var kind = Kind.number
+    /// The first number.
     package var from: Int
     /// The last number, included.
     package var to: Int
+    /// The difference of two numbers. Numbers with fractions are not checked for it.
     package var step = 1
     package var fractions = Fractions.none
     /// The slot has the number times this factor.
@@ -119,6 +124,7 @@ package struct GrammarRange: Sendable, Hashable {
 ///
 /// Pure value.
 package struct GrammarList: Sendable, Equatable {
+    /// What the list has.
     package enum Content: Sendable, Equatable {
         case values([GrammarValue])
         case range(GrammarRange)
@@ -149,6 +155,7 @@ package struct GrammarRule: Sendable, Equatable {
 ///
 /// Pure value.
 package struct GrammarSource: Sendable, Equatable {
+    /// An intent: a name for what sentences mean.
     package struct Intent: Sendable, Equatable {
         package var name: String
         package var blocks: [Block]
@@ -161,7 +168,9 @@ package struct GrammarSource: Sendable, Equatable {
         package var sentences: [String]
         /// The slots that every match of the block has.
         package var slots: [GrammarFact] = []
+        /// The facts that the context, or the value of a slot, must have.
         package var requires: [GrammarCondition] = []
+        /// The facts that neither may have.
         package var excludes: [GrammarCondition] = []
         /// Rules and lists of this block alone. They hide global ones of the same name.
         package var rules: [GrammarRule] = []
@@ -177,6 +186,7 @@ package struct GrammarSource: Sendable, Equatable {
     /// Words that a text may have anywhere between others, such as `please`.
     package var skipWords: [String] = []
 
+    /// A source without sentences.
     package init(_ language: GrammarLanguage) { self.language = language }
 
     /// Adds another file of the same language. Sentences of an intent are added to those that the intent has.

@@ -1,7 +1,7 @@
 /// A sentence in hassil's notation, as it is written.
 ///
 /// Pure value.
-package indirect enum Template: Sendable, Equatable {
+indirect enum Template: Sendable, Equatable {
     /// A piece of text without spaces. It is empty at the end of a group that ends with a space.
     case text(String)
     /// Parts that follow one another.
@@ -15,17 +15,17 @@ package indirect enum Template: Sendable, Equatable {
     /// `<rule>`.
     case rule(String, column: Int)
 
-    package struct Part: Sendable, Equatable {
-        package var template: Template
+    struct Part: Sendable, Equatable {
+        var template: Template
         /// True if no space separates the part from the one before it, or, for the first part, from what is before its
         /// group: `light[s]`.
-        package var isGlued: Bool
+        var isGlued: Bool
 
-        package init(_ template: Template, isGlued: Bool = false) {
+        init(_ template: Template, isGlued: Bool = false) {
             (self.template, self.isGlued) = (template, isGlued)
         }
     }
 
     /// A template that matches nothing but the end of what is before it.
-    package static let empty = Template.sequence([])
+    static let empty = Template.sequence([])
 }

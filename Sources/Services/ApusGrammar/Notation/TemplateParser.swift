@@ -1,4 +1,4 @@
-package import ApusCore
+import ApusCore
 
 /// Reads a sentence in hassil's notation.
 ///
@@ -13,7 +13,7 @@ package import ApusCore
 /// | `<rule>` | the template of a rule |
 /// | `light[s]`, `turn(s\|ed)` | the spellings of one word |
 /// | `\(` | the character itself |
-package struct TemplateParser {
+struct TemplateParser {
     private let characters: [Unicode.Scalar]
     private let place: GrammarPlace
     private var index = 0
@@ -22,7 +22,7 @@ package struct TemplateParser {
     /// - Throws: 21031 with the column if the text is not in the notation; 10002 if it is longer than
     ///   ``GrammarLimits/sentenceByteCountMax``, nested deeper than ``GrammarLimits/depthMax``, or has a permutation of
     ///   more than ``GrammarLimits/permutationPartCountMax`` parts.
-    package static func parse(_ text: String, _ place: GrammarPlace) throws(ApusError) -> Template {
+    static func parse(_ text: String, _ place: GrammarPlace) throws(ApusError) -> Template {
         var place = place
         place.sentence = text
         guard text.utf8.count <= GrammarLimits.sentenceByteCountMax else {

@@ -4,6 +4,7 @@ import ApusCore
 ///
 /// Pure value.
 package struct GrammarLanguage: Sendable, Hashable, CustomStringConvertible {
+    /// The languages whose numbers are read in words.
     package enum Numbers: Sendable, Hashable {
         case english, chinese
         /// Only digits, for every other language.
@@ -12,6 +13,7 @@ package struct GrammarLanguage: Sendable, Hashable, CustomStringConvertible {
 
     /// The tag, such as `en` or `zh-CN`, in lower case.
     package let tag: String
+    /// How numbers are written in words.
     package let numbers: Numbers
     /// True if a word has one character, and the spaces between words do not matter.
     package let isByCharacter: Bool
@@ -19,6 +21,7 @@ package struct GrammarLanguage: Sendable, Hashable, CustomStringConvertible {
     package static let english = GrammarLanguage("en")
     package static let chinese = GrammarLanguage("zh-CN")
 
+    /// A language by its tag (RFC 5646). Any text is a tag: an unknown language has digits as numbers.
     package init(_ tag: String) {
         self.tag = tag.lowercased()
         let primary = self.tag.prefix { $0 != "-" && $0 != "_" }

@@ -4,9 +4,9 @@ import ApusCore
 /// without accents.
 ///
 /// It covers what keyboards and recognisers write, and not all of NFKC: that needs the tables of Foundation.
-package enum TextFolding {
+enum TextFolding {
     /// A folded character.
-    package enum Scalar: Sendable, Equatable {
+    enum Scalar: Sendable, Equatable {
         /// A letter, or several for a ligature, in lower case. It is part of a word.
         case letters(String)
         /// A character that is a whole word: Han, Kana.
@@ -24,7 +24,8 @@ package enum TextFolding {
         case separator
     }
 
-    package static func fold(_ scalar: Unicode.Scalar) -> Scalar {
+    /// Folds one character. A folded character stays the same when it is folded again.
+    static func fold(_ scalar: Unicode.Scalar) -> Scalar {
         let value = scalar.value
         if value < 0x80 { return ascii(UInt8(value)) }
         switch value {
@@ -64,7 +65,7 @@ package enum TextFolding {
     }
 
     /// True for a character that is a whole word.
-    package static func isIdeograph(_ value: UInt32) -> Bool {
+    static func isIdeograph(_ value: UInt32) -> Bool {
         switch value {
         case 0x3007, 0x3040...0x30ff, 0x3400...0x4dbf, 0x4e00...0x9fff, 0xf900...0xfaff, 0x20000...0x3ffff: true
         default: false

@@ -16,6 +16,7 @@ package struct TextNormalizer: Sendable, Equatable {
     private let and: String
     private let dropsApostrophes: Bool
 
+    /// The normalizer of a language, which has the words for its signs.
     package init(_ language: GrammarLanguage) {
         dropsApostrophes = language.numbers != .digits
         switch language.numbers {
