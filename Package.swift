@@ -217,6 +217,7 @@ let package = Package(
                 "ApusSessions", "ApusClientAPI",
                 protobuf, coreMetrics,
             ]),
+        layer("Services", "ApusGrammar", ["ApusCore", yams]),
         layer(
             "Services", "ApusFirmware",
             [
@@ -413,6 +414,7 @@ let package = Package(
             ]),
         test("ApusHTTPClientTests", ["ApusCore", "ApusHTTPClient", "ApusTestKit", nioCore, nioPosix]),
         test("ApusEventsTests", ["ApusCore", "ApusContract", "ApusStorage", "ApusTraversal", "ApusEvents", protobuf]),
+        test("ApusGrammarTests", ["ApusCore", "ApusGrammar"]),
         test("ApusThingsTests", ["ApusCore", "ApusStorage", "ApusSessions", "ApusThings", protobuf]),
         test(
             "ApusHTTPTests",
