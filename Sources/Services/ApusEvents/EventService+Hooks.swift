@@ -128,9 +128,7 @@ extension EventService {
 
     /// Writes an event for each hook that subscribes to it. The events are durable when this returns, except those that
     /// a full queue drops.
-    func enqueue(_ event: HookEvent, customer: String, request: RequestID? = nil) async throws(ApusError) {
-        var call = EntityCall()
-        call.request = request
+    func enqueue(_ event: HookEvent, customer: String) async throws(ApusError) {
         for hook in try await hooks.hooks(of: customer, in: records) where hook.events.contains(event.kind.rawValue) {
             let id = HookEventID(timeMs: event.timeMs, number: event.number).description
             let stored = HookStoredEvent.with {
@@ -144,7 +142,7 @@ extension EventService {
                 HookWritten.with {
                     ($0.customer, $0.hook, $0.share) = (customer, hook.hook, stored.share)
                     ($0.byteCount, $0.alarm) = (UInt32(clamping: stored.json.count), event.kind == .alarm)
-                }, call: call)
+                })
             if reply.dropped {
                 try await records.erase([stored])
                 dropped.increment()

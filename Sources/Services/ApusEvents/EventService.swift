@@ -303,10 +303,7 @@ extension EventService: ThingObserver {
             data: change.json, timeMs: time)
         event.version = change.version
         // Events of one millisecond are in the order of their numbers. A repetition has the same number.
-        let hash = StableHash.hash(device.rawValue)
-        event.number = change.version << 40 | hash >> 24
-        try await enqueue(
-            event, customer: record.customer?.rawValue ?? CustomerID.none,
-            request: RequestID(high: hash, low: change.version))
+        event.number = change.version << 40 | StableHash.hash(device.rawValue) >> 24
+        try await enqueue(event, customer: record.customer?.rawValue ?? CustomerID.none)
     }
 }

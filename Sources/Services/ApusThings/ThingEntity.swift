@@ -119,14 +119,15 @@ enum ThingEntity {
         return definition
     }()
 
-    /// Adds to the change its time, and the time since which the data of the model belongs to its account. A change that
-    /// changed something is published by way of the outbox (``ThingService/deliver(_:)``).
+    /// Adds to the change its time, and the time since which the data of the model belongs to its account. A change
+    /// that changed something is published by way of the outbox (``ThingService/deliver(_:)``).
     private static func publish(
         _ change: ThingChanged, of model: ThingState, _ scope: inout EntityScope
     ) throws(ApusError) -> ThingChanged {
         var change = change
         (change.changedMs, change.dataSinceMs) = (scope.wallMilliseconds, model.dataSinceMs)
         guard change.version > change.previousVersion else { return change }
+        change.isQueued = true
         guard let bytes: [UInt8] = try? change.serializedBytes() else { throw ApusError(.internalFailure) }
         try scope.enqueue(bytes, number: change.version)
         return change

@@ -117,6 +117,7 @@ extension ThingService {
             case .addUser(let add): try await send(add, change)
             case .deleteUser(let delete): try await send(delete, change)
             }
+        try await publishUnqueued(changed, of: change.device)
         return .with { ($0.version, $0.isPending) = (changed.version, changed.isPending) }
     }
 

@@ -12,8 +12,8 @@ import Synchronization
 ///
 /// Isolation: may be called from any task.
 package protocol ThingObserver: Sendable {
-    /// Called after a change is durable, for the changes of a device in the order of their versions. A change may come a
-    /// second time after the death of a node, and comes again after an error; the later changes wait for it.
+    /// Called after a change is durable, for the changes of a device in the order of their versions. A change may come
+    /// a second time after the death of a node, and comes again after an error; the later changes wait for it.
     ///
     /// - Parameters:
     ///   - time: the time of the change, in Unix milliseconds.
@@ -69,12 +69,13 @@ package struct ThingService: NodeService, RelationObserver {
     /// The records of the rights to devices.
     private let devices: SessionRecords
     let ports: ServicePorts
+    let limited: LogLimiter
     private let reader: any DeviceReader
     private let bindings = DeviceBindings()
 
     package init(_ configuration: NoConfiguration, of node: NodeContext) throws(ApusError) {
         (sessions, topics, ports) = (node.sessions, node.topics, node.ports)
-        (entities, view) = (node.entities, node.view)
+        (entities, view, limited) = (node.entities, node.view, node.limited)
         devices = SessionRecords(node.records)
         products = try ports.one(ProductService.self)
         reader = try ports.one((any DeviceReader).self)
@@ -201,6 +202,26 @@ package struct ThingService: NodeService, RelationObserver {
     /// The most settings that are withdrawn in one message, each with an event.
     private static let withdrawCountMax = 32
 
+    /// Withdraws some settings. While the events of earlier changes wait for their delivery, it waits as well.
+    private func withdraw(
+        _ settings: ArraySlice<ThingChanged>, of model: EntityRef<EntityCell<ThingState>>, _ since: UInt64,
+        until deadline: MonotonicTime
+    ) async throws(ApusError) -> [ThingChanged] {
+        let message = ThingWithdraw.with {
+            $0.settings = settings.map { setting in .with { ($0.path, $0.version) = (setting.path, setting.version) } }
+            $0.dataSinceMs = since
+        }
+        while true {
+            do throws(ApusError) {
+                return try await model.ask(message, timeout: try deadline.timeLeft()).changes
+            } catch {
+                guard error.code == .overloaded, (try? await Task.sleep(for: .milliseconds(50))) != nil else {
+                    throw error
+                }
+            }
+        }
+    }
+
     /// The pending settings whose writers may still control the device. Other pending settings are withdrawn first
     /// (docs/authority.md).
     ///
@@ -217,14 +238,11 @@ package struct ThingService: NodeService, RelationObserver {
         guard !refused.isEmpty else { return reply }
         var changes: [ThingChanged] = []
         for first in stride(from: 0, to: refused.count, by: Self.withdrawCountMax) {
-            let withdraw = ThingWithdraw.with {
-                $0.settings = refused[first...].prefix(Self.withdrawCountMax).map { setting in
-                    .with { ($0.path, $0.version) = (setting.path, setting.version) }
-                }
-                $0.dataSinceMs = since
-            }
-            changes += try await model.ask(withdraw, timeout: try deadline.timeLeft()).changes
+            let settings = refused[first...].prefix(Self.withdrawCountMax)
+            changes += try await withdraw(settings, of: model, since, until: deadline)
         }
+        // A client that misses the event of an earlier release detects a gap in the versions, and reads the model.
+        for change in changes { try? await publishUnqueued(change, of: device) }
         // A setting that was written after the reply has its own event, after which the device requests the settings
         // again.
         var left = reply

@@ -17,17 +17,17 @@ extension MetricCatalogue {
             "Records that were skipped because they contain no reminder that this release can read."),
         .counter(
             "apus_outbox_delivered_total", "entries",
-            "Outbox entries that were delivered. An entity adds one in the step that changes it, such as the event of a "
-                + "property."),
+            "Outbox entries that were delivered, such as the events of properties."),
         .counter(
             "apus_outbox_failed_total", "deliveries", "Deliveries of outbox entries that failed and are repeated."),
         .gauge(
             "apus_outbox_held", "entries",
-            "Outbox entries of this node's shards that are not delivered yet, at most 10,000."),
+            "Outbox entries of this node's shards that are not delivered yet; changes are refused from 10,000 or "
+                + "64 MiB on."),
         .counter(
             "apus_outbox_refused_total", "changes",
-            "Changes that were refused because 32 entries of the entity wait for their delivery, or too many of the node "
-                + "(10007)."),
+            "Changes that were refused because 32 entries of the entity wait for their delivery, or too many of the "
+                + "node (10007)."),
         .counter("apus_outbox_reads_failed_total", "reads", "Reads of the outboxes from the records that failed."),
         .counter(
             "apus_outbox_unreadable_total", "records",

@@ -65,9 +65,6 @@ package actor EntityCell<Content: EntityContent> {
 
     func take(_ work: EntityWork<Content>) {
         if let error = refusal() { return work.refuse(error) }
-        if case .change = work.body, let outbox = kind.outbox, outbox.refuses(address, unstored: machine.unstoredCount) {
-            return work.refuse(ApusError(.overloaded, "messages of the entity wait for their delivery"))
-        }
         perform(machine.came(Machine.Request(call: work, id: work.id)))
     }
 
@@ -78,12 +75,15 @@ package actor EntityCell<Content: EntityContent> {
             case .load: load()
             case .run(let request, let content): run(request.call, content, &waiting)
             case .commit(let state, let earlier): keep(state, earlier)
-            case .finish(let ending): answer(.ending(ending))
+            case .finish(let ending):
+                if !ending.entries.isEmpty { kind.outbox?.stored(ending.entries) }
+                answer(.ending(ending))
             case .repeatAnswer(let work, let bytes): answer(.repetition(work, bytes))
             case .refuse(let work, let error): work.refuse(error)
             case .fail(let ending, let error): ending.refuse(error)
             case .leaveOpen(let ending, let error):
-                noteStored(ending)
+                if !ending.reminders.isEmpty { kind.reminded(ending.reminders) }
+                if !ending.entries.isEmpty { kind.outbox?.stored(ending.entries) }
                 ending.refuse(error)
             case .leave: leaveHost()
             }
@@ -93,6 +93,10 @@ package actor EntityCell<Content: EntityContent> {
     private func run(_ work: EntityWork<Content>, _ content: Content, _ waiting: inout Deque<Machine.Action>) {
         let scope = makeScope(work)
         switch work.body {
+        case .change where kind.outbox?.refuses(address, unstored: machine.unstoredCount) ?? false:
+            let error = ApusError(.overloaded, "messages of the entity wait for their delivery")
+            let ending = EntityEnding(work, send: { work.refuse(error) })
+            waiting += machine.ended(Machine.Result(content: nil, ending: ending))
         case .change(let body):
             var (content, scope) = (content, scope)
             let outcome = body(&content, &scope)
@@ -176,7 +180,7 @@ package actor EntityCell<Content: EntityContent> {
 
     /// The change is confirmed. Sends its answer and its messages to others.
     private func finish(_ ending: EntityEnding, hasCaller: Bool = true) {
-        noteStored(ending)
+        if !ending.reminders.isEmpty { kind.reminded(ending.reminders) }
         if hasCaller { ending.send() }
         guard let registry = kind.registry else { return }
         // Messages of an entity that was released are dropped.
@@ -186,11 +190,6 @@ package actor EntityCell<Content: EntityContent> {
             }
         }
         if ending.isDone { registry.passivate(address) }
-    }
-
-    private func noteStored(_ ending: EntityEnding) {
-        if !ending.reminders.isEmpty { kind.reminded(ending.reminders) }
-        if !ending.entries.isEmpty { kind.outbox?.stored(ending.entries) }
     }
 
     private func makeCall(_ cause: EntityCall, index: UInt64) -> EntityCall {
@@ -237,7 +236,8 @@ package actor EntityCell<Content: EntityContent> {
             perform(machine.committed(.confirmed))
         case .unconfirmed(let error): perform(machine.committed(.unconfirmed(error)))
         case .lost(let error):
-            kind.outbox?.unconfirmed(address)
+            // Refused steps are certainly not made.
+            if ![.overloaded, .frameTooLarge].contains(error.code) { kind.outbox?.unconfirmed(address) }
             perform(machine.committed(.lost(error)))
         }
     }

@@ -82,6 +82,7 @@ package struct EntityScope: Sendable {
         guard entries.count < Self.entryCountMax else {
             throw ApusError(.overloaded, "one message causes too many others")
         }
+        precondition(entries.last.map { $0.number < number } ?? true, "the numbers of an outbox grow")
         entries.append(OutboxEntry(entity: address, number: number, payload: payload))
     }
 

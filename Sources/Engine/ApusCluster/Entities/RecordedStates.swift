@@ -9,10 +9,14 @@ import Synchronization
 ///
 /// Concurrency model: any thread. The `Mutex` guards the set of claimed shards.
 package final class RecordedShards: Sendable {
+    private struct Observer: Sendable {
+        var claimed: @Sendable (ShardID) -> Void
+    }
+
     let store: any RecordStore
     private let writer: String
     private let claimed = Mutex<[ShardID: Epoch]>([:])
-    private let observer = Mutex<(@Sendable (ShardID) -> Void)?>(nil)
+    private let observer = Mutex<Observer?>(nil)
 
     /// - Parameter local: this incarnation of this node, which its writes carry.
     package init(store: any RecordStore, local: NodeID) {
@@ -20,8 +24,10 @@ package final class RecordedShards: Sendable {
         writer = "\(local)"
     }
 
-    /// Calls the observer after each claim, before its caller reads a state of the shard. There is one observer.
-    func observeClaims(_ observer: @escaping @Sendable (ShardID) -> Void) { self.observer.withLock { $0 = observer } }
+    /// Calls the observer after each claim, before anything reads a state of the shard. There is one observer.
+    func observeClaims(_ observer: @escaping @Sendable (ShardID) -> Void) {
+        self.observer.withLock { $0 = Observer(claimed: observer) }
+    }
 
     func fence(_ epoch: Epoch) -> RecordFence { RecordFence(epoch: epoch, writer: writer) }
 
@@ -34,8 +40,8 @@ package final class RecordedShards: Sendable {
         if let error = await ShardClaims.claim([shard: epoch], writer: writer, in: store)[shard] {
             throw error.code == .staleEpoch ? ApusError(.moved) : error
         }
+        observer.withLock(\.self)?.claimed(shard)
         claimed.withLock { $0[shard] = epoch }
-        observer.withLock(\.self)?(shard)
     }
 }
 

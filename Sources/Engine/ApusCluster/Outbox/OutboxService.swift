@@ -8,8 +8,8 @@ import Synchronization
 ///
 /// Isolation: may be called from any task, for one entry of an entity at a time.
 package protocol OutboxReceiver: Sendable {
-    /// Delivers an entry. It is called again, possibly at another node, until it does not throw. An entry that can never
-    /// be delivered must not throw, since the later ones of its entity wait for it.
+    /// Delivers an entry. It is called again, possibly at another node, until it does not throw. An entry that can
+    /// never be delivered must not throw, since the later ones of its entity wait for it.
     func deliver(_ entry: OutboxEntry) async throws(ApusError)
 }
 
@@ -96,18 +96,20 @@ package final class OutboxService: Sendable {
 
     private func mapChanged(_ map: ClusterMap) {
         let owned = OwnedShards(of: view.local, in: map)
-        let (lost, gained) = state.withLock { state in
+        let changes = state.withLock { state in
             defer { state.owned = owned }
-            return owned.turnover(since: state.owned)
+            return owned.differences(from: state.owned)
         }
-        if !lost.isEmpty { handle(.lost(lost)) }
-        if !gained.isEmpty { handle(.gained(gained)) }
+        // A shard that comes back under another epoch had another owner meanwhile.
+        let (lost, gained) = (changes.filter { $0.old != nil }, changes.filter { $0.new != nil })
+        if !lost.isEmpty { handle(.lost(lost.map(\.shard))) }
+        if !gained.isEmpty { handle(.gained(gained.map(\.shard))) }
     }
 
     private func handle(_ input: OutboxStateMachine.Input) {
         for action in state.withLock({ $0.machine.handle(input, now: .now()) }) {
             switch action {
-            case .read(let token): read(after: token)
+            case .read(let cursor): read(after: cursor)
             case .deliver(let entry): deliver(entry)
             case .remove(let ids): remove(ids)
             }
@@ -115,11 +117,14 @@ package final class OutboxService: Sendable {
     }
 
     /// One page is requested at a time.
-    private func read(after token: RecordToken?) {
+    private func read(after cursor: OutboxEntry.ID?) {
         Task {
             do throws(ApusError) {
-                let page = try await records.page(after: token, limit: Self.pageCountMax)
-                handle(.read(page.entries, next: page.next))
+                guard mayDeliver else { return handle(.readFailed) }
+                let page = try await records.page(after: cursor, limit: Self.pageCountMax)
+                // Those of a kind of a later release are delivered by its nodes.
+                let kinds = state.withLock { Set($0.receivers.keys) }
+                handle(.read(page.entries.filter { kinds.contains($0.entity.kind) }, next: page.next))
             } catch {
                 meters.readFailed.increment()
                 logger.warning("Outboxes cannot be read", metadata: Logger.facts(of: error))
@@ -128,14 +133,16 @@ package final class OutboxService: Sendable {
         }
     }
 
+    /// False if the node has no majority. It may have lost its shards to others then, which deliver their entries.
+    private var mayDeliver: Bool { view.permission.isGranted(now: .now()) }
+
     /// One entry of an entity is delivered at a time.
     private func deliver(_ entry: OutboxEntry) {
         let receiver = state.withLock { $0.receivers[entry.entity.kind] }
         Task {
             do throws(ApusError) {
-                // A kind of a later release, whose entries its own nodes deliver.
-                guard let receiver else { throw ApusError(.internalFailure) }
-                try await receiver.deliver(entry)
+                guard mayDeliver else { return handle(.deliveryFailed(entry.id)) }
+                try await receiver?.deliver(entry)
                 meters.delivered.increment()
                 handle(.delivered(entry.id))
             } catch {
@@ -164,7 +171,7 @@ package final class OutboxService: Sendable {
                 }
             }
             if !failed.isEmpty { handle(.removalFailed(failed)) }
-            handle(.removed(removed))
+            if !removed.isEmpty { handle(.removed(removed)) }
         }
     }
 }

@@ -1,5 +1,4 @@
 package import ApusCore
-package import ApusStorage
 import DequeModule
 import OrderedCollections
 
@@ -10,16 +9,16 @@ import OrderedCollections
 /// until then, and after an entity was loaded again whose last step was not confirmed, since that step may have been
 /// made until then. Every `rereadInterval` they are read in any case.
 ///
-/// **Order.** The entries of an entity are delivered in the order of their numbers, one at a time. What this node stores
-/// waits until the records were read after that: no earlier entry is missing then. What is read waits for nothing, since
-/// the records are in the same order.
+/// **Order.** The entries of an entity are delivered in the order of their numbers, one at a time. What this node
+/// stores waits until the records were read after that: no earlier entry is missing then. What is read waits for
+/// nothing, since the records are in the same order.
 ///
 /// **At least once.** A delivery is repeated until it succeeds, with a growing pause. The record is removed after that,
 /// together with others. If the node dies before, the next owner delivers the entry again.
 ///
-/// **Memory.** ``isFull(_:unstored:)`` says that an entity, or the node, has too many entries. Its changes are refused then. What
-/// is read from the records beyond twice the bound is left for the next reading. So there is room for what must be
-/// delivered first.
+/// **Memory.** ``isFull(_:unstored:)`` says that an entity, or the node, has too many entries. Its changes are refused
+/// then. What is read from the records beyond twice the bound is left for the next reading. So there is room for what
+/// must be delivered first.
 ///
 /// Pure value: confined to its owner. The shell carries out the actions and reports the results.
 package struct OutboxStateMachine: Sendable {
@@ -30,7 +29,7 @@ package struct OutboxStateMachine: Sendable {
         /// The most entries of an entity, with those that are not stored yet.
         package var entityCountMax = 32
         /// The most deliveries in progress.
-        package var deliveringCountMax = 256
+        package var deliveringCountMax = 2_000
         /// The pause after the first failure of a delivery, and the longest. A failed read is tried again after the
         /// first.
         package var retryDelay = Duration.milliseconds(250)
@@ -59,8 +58,8 @@ package struct OutboxStateMachine: Sendable {
         case stored([OutboxEntry])
         /// A page of the records. Entries of other nodes' shards are ignored.
         ///
-        /// - Parameter next: the end of the page; nil if it is the last.
-        case read([OutboxEntry], next: RecordToken?)
+        /// - Parameter next: the page's last entry; nil if there are no more.
+        case read([OutboxEntry], next: OutboxEntry.ID?)
         case readFailed
         case delivered(OutboxEntry.ID)
         case deliveryFailed(OutboxEntry.ID)
@@ -72,8 +71,9 @@ package struct OutboxStateMachine: Sendable {
     }
 
     package enum Action: Sendable, Equatable {
-        /// Read the next page of the records. Answer with `read` or `readFailed`.
-        case read(after: RecordToken?)
+        /// Read the entries of the records after this one, in the order of their keys; nil: from the first. Answer with
+        /// `read` or `readFailed`.
+        case read(after: OutboxEntry.ID?)
         /// Deliver it; answer with `delivered` or `deliveryFailed`.
         case deliver(OutboxEntry)
         /// Remove the records of delivered entries; answer with `removed` and `removalFailed`.
@@ -116,6 +116,8 @@ package struct OutboxStateMachine: Sendable {
     /// Delivered entries whose records are to be removed.
     private var done: [OutboxEntry.ID] = []
     private var removing: Set<OutboxEntry.ID> = []
+    /// The last removal failed: the next one waits for the tick.
+    private var hasRemovalFailed = false
     /// Entries that were removed while the records were read: a page may be older.
     private var removedSince: Set<OutboxEntry.ID> = []
     /// Entries that wait or are delivered, and the bytes of their payloads.
@@ -131,7 +133,8 @@ package struct OutboxStateMachine: Sendable {
     ///
     /// - Parameter unstored: the entries that it has added and that are not stored yet.
     package func isFull(_ entity: EntityAddress, unstored: Int) -> Bool {
-        heldCount + done.count + removing.count >= configuration.heldCountMax || heldByteCount >= configuration.heldByteCountMax
+        heldCount + done.count + removing.count >= configuration.heldCountMax
+            || heldByteCount >= configuration.heldByteCountMax
             || (lines[entity]?.entries.count ?? 0) + unstored >= configuration.entityCountMax
     }
 
@@ -148,7 +151,10 @@ package struct OutboxStateMachine: Sendable {
             if unconfirmed.remove(entity) != nil { readAgain([entity.shard], now, &actions) }
         case .lost(let shards): lose(Set(shards))
         // If the shard's gain is not reported yet, the read that follows it includes these.
-        case .stored(let entries): for entry in entries where owned.contains(entry.entity.shard) { hold(entry, isRead: false) }
+        case .stored(let entries):
+            for entry in entries where owned.contains(entry.entity.shard) && !isDone(entry.id) {
+                hold(entry, isRead: false)
+            }
         case .read(let page, let next): take(page, next, now, &actions)
         case .readFailed: reading = .failed(retryAt: now + configuration.retryDelay)
         case .delivered(let id): delivered(id)
@@ -158,10 +164,11 @@ package struct OutboxStateMachine: Sendable {
             if reading == .underWay { removedSince.formUnion(ids) }
         case .removalFailed(let ids):
             for id in ids where removing.remove(id) != nil { done.append(id) }
+            hasRemovalFailed = true
         case .tick: tick(now, &actions)
         }
         deliver(&actions)
-        if done.count >= configuration.removeCountMax { remove(&actions) }
+        if done.count >= configuration.removeCountMax, !hasRemovalFailed { remove(&actions) }
         return actions
     }
 
@@ -187,7 +194,7 @@ package struct OutboxStateMachine: Sendable {
     }
 
     private mutating func take(
-        _ page: [OutboxEntry], _ next: RecordToken?, _ now: MonotonicTime, _ actions: inout [Action]
+        _ page: [OutboxEntry], _ next: OutboxEntry.ID?, _ now: MonotonicTime, _ actions: inout [Action]
     ) {
         guard reading == .underWay else { return }
         for entry in page where isWanted(entry) {
@@ -225,6 +232,7 @@ package struct OutboxStateMachine: Sendable {
             lines[entity]?.retryAt = nil
             ready.append(entity)
         }
+        hasRemovalFailed = false
         remove(&actions)
         switch reading {
         case .none where !owned.isEmpty:

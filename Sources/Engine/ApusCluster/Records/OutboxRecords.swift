@@ -6,13 +6,15 @@ import SwiftProtobuf
 /// The entries of outboxes as records (D15, D16). ``OutboxStateMachine`` delivers those of this node's shards.
 ///
 /// The owner of an entity's shard stores an entry in the step that changes the entity, which checks the shard's claim
-/// (``ShardClaims``). The owner removes it after its delivery. The key is the shard, the kind, the entity's key and the
+/// (``ShardClaims``). The owner removes it after its delivery. Entries use the reserve of a store that is full, since
+/// they are few and a change that makes room has one too. The key is the shard, the kind, the entity's key and the
 /// number, so the records are in the order of delivery.
 ///
 /// Isolation: any task.
 package struct OutboxRecords: Sendable {
     static let collection = RecordCollection<StoredOutboxEntry>(
-        "outbox", layout: 1, key: { key(shard: $0.shard, kind: $0.kind, key: $0.key, number: $0.number) })
+        "outbox", layout: 1, key: { key(shard: $0.shard, kind: $0.kind, key: $0.key, number: $0.number) },
+        usesReserve: true)
 
     private let store: any RecordStore
     /// Records that were skipped because they are not readable entries: damaged, or from a later release.
@@ -37,21 +39,29 @@ package struct OutboxRecords: Sendable {
             [ShardClaims.check(shard, fence: fence)] + ids.map { collection.erase(key(of: $0), fence: fence) })
     }
 
-    /// Entries of all shards in the order of the records, after the end of an earlier page; nil starts at the first.
+    /// Entries of all shards in the order of the records, after this one; nil starts at the first.
     ///
+    /// - Returns: at most `limit` entries, and the last of them; nil if there are no more.
     /// - Throws: 10021 if they cannot be read.
     package func page(
-        after token: RecordToken?, limit: Int
-    ) async throws(ApusError) -> (entries: [OutboxEntry], next: RecordToken?) {
-        let page = try await store.page(Self.scan(after: token, limit: limit))
-        let entries = page.records.compactMap { Self.entry($0) }
-        unreadable.increment(by: page.records.count - entries.count)
-        return (entries, page.next)
+        after cursor: OutboxEntry.ID?, limit: Int
+    ) async throws(ApusError) -> (entries: [OutboxEntry], next: OutboxEntry.ID?) {
+        var scan = Self.scan(after: cursor, limit: limit)
+        while true {
+            let page = try await store.page(scan)
+            let entries = page.records.compactMap { Self.entry($0) }
+            unreadable.increment(by: page.records.count - entries.count)
+            guard entries.isEmpty, let token = page.next else {
+                return (entries, page.next == nil ? nil : entries.last?.id)
+            }
+            // Nothing of the page can be read.
+            scan.token = token
+        }
     }
 
     /// The scan that ``page(after:limit:)`` reads.
-    package static func scan(after token: RecordToken?, limit: Int) -> RecordScan {
-        RecordScan(collection.name, token: token, limit: limit)
+    package static func scan(after cursor: OutboxEntry.ID?, limit: Int) -> RecordScan {
+        RecordScan(collection.name, from: cursor.map { key(of: $0).end }, limit: limit)
     }
 
     /// The entry in a record; nil if the record is not one.

@@ -388,6 +388,9 @@ package nonisolated struct ThingChanged: Sendable {
   /// That of the state afterwards.
   package var dataSinceMs: UInt64 = 0
 
+  /// The event is in the outbox of the model. False from nodes of earlier releases: the sender of the message publishes it.
+  package var isQueued: Bool = false
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -1139,7 +1142,7 @@ nonisolated extension ThingDeleteUser: SwiftProtobuf.Message, SwiftProtobuf._Mes
 
 nonisolated extension ThingChanged: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Changed"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}json\0\u{1}version\0\u{3}previous_version\0\u{3}is_pending\0\u{3}product_differs\0\u{1}product\0\u{3}changed_ms\0\u{3}data_since_ms\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}path\0\u{1}json\0\u{1}version\0\u{3}previous_version\0\u{3}is_pending\0\u{3}product_differs\0\u{1}product\0\u{3}changed_ms\0\u{3}data_since_ms\0\u{3}is_queued\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1156,6 +1159,7 @@ nonisolated extension ThingChanged: SwiftProtobuf.Message, SwiftProtobuf._Messag
       case 7: try { try decoder.decodeSingularStringField(value: &self.product) }()
       case 8: try { try decoder.decodeSingularInt64Field(value: &self.changedMs) }()
       case 9: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
+      case 10: try { try decoder.decodeSingularBoolField(value: &self.isQueued) }()
       default: break
       }
     }
@@ -1189,6 +1193,9 @@ nonisolated extension ThingChanged: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if self.dataSinceMs != 0 {
       try visitor.visitSingularUInt64Field(value: self.dataSinceMs, fieldNumber: 9)
     }
+    if self.isQueued != false {
+      try visitor.visitSingularBoolField(value: self.isQueued, fieldNumber: 10)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -1202,6 +1209,7 @@ nonisolated extension ThingChanged: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if lhs.product != rhs.product {return false}
     if lhs.changedMs != rhs.changedMs {return false}
     if lhs.dataSinceMs != rhs.dataSinceMs {return false}
+    if lhs.isQueued != rhs.isQueued {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

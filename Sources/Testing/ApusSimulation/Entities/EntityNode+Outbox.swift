@@ -34,7 +34,7 @@ extension EntityNode {
         tell(input)
         for action in outbox.handle(input, now: now) {
             switch action {
-            case .read(let token): read(after: token)
+            case .read(let cursor): read(after: cursor)
             case .deliver(let entry):
                 if world.mutant == .removesUndelivered { remove([entry.id]) }
                 deliver(entry)
@@ -57,14 +57,15 @@ extension EntityNode {
 
     private func simulationTell(_ text: String) { world.simulation.tell("    outbox of \(id): \(text)") }
 
-    private func read(after token: RecordToken?) {
-        let scan = OutboxRecords.scan(after: token, limit: Self.pageCountMax)
+    private func read(after cursor: OutboxEntry.ID?) {
+        let scan = OutboxRecords.scan(after: cursor, limit: Self.pageCountMax)
         if world.mutant == .forgetsOutbox { return later(25, after: .zero) { self.handle(.read([], next: nil)) } }
         world.records.request(by: process) {
             $0.page(scan)
         } then: { page in
             if let page {
-                self.handle(.read(page.records.compactMap { OutboxRecords.entry($0) }, next: page.next))
+                let entries = page.records.compactMap { OutboxRecords.entry($0) }
+                self.handle(.read(entries, next: page.next == nil ? nil : entries.last?.id))
             } else {
                 self.handle(.readFailed)
             }
@@ -112,7 +113,7 @@ extension EntityWorkload {
         }
         let count = receivedCounts[entry.entity] ?? 0
         guard index <= count else {
-            return fail("\(node.id) delivers change \(entry.number) of \(entry.entity), and \(count + 1) was not before")
+            return fail("\(node.id) delivers change \(entry.number) of \(entry.entity) before \(count + 1)")
         }
         if index < count { repeatedCount += 1 } else { receivedCounts[entry.entity] = count + 1 }
     }

@@ -21,8 +21,9 @@ extension EntityNode {
             if !lost.isEmpty { handle(.lost(lost), isRecorded) }
             if !gained.isEmpty { handle(.gained(gained), isRecorded) }
         }
-        if !lost.isEmpty { handle(.lost(lost)) }
-        if !gained.isEmpty { handle(.gained(gained)) }
+        let (left, came) = (differences.filter { $0.old != nil }, differences.filter { $0.new != nil })
+        if !left.isEmpty { handle(.lost(left.map(\.shard))) }
+        if !came.isEmpty { handle(.gained(came.map(\.shard))) }
     }
 
     func tickReminders() {

@@ -139,10 +139,6 @@ final class EntityNode {
         let cell = cells[shard]?[call.entity] ?? SimulatedCell(call.entity, epoch: epoch)
         cells[shard, default: [:]][call.entity] = cell
         cell.runningCount += 1
-        guard !outbox.isFull(call.entity, unstored: cell.machine.unstoredCount) else {
-            end(call, .refused(ApusError(.overloaded), knownEpoch: nil), cell)
-            return true
-        }
         perform(cell, cell.machine.came(Machine.Request(call: call, id: call.id)))
         return true
     }
@@ -162,7 +158,9 @@ final class EntityNode {
             case .load: load(cell)
             case .run(let request, let content): rest += cell.machine.ended(carryOut(request.call, content, cell))
             case .commit(let state, let earlier): keep(state, earlier, cell)
-            case .finish(let ending): finish(ending, cell)
+            case .finish(let ending):
+                stored(ending.entries)
+                finish(ending, cell)
             case .repeatAnswer(let call, let answer):
                 guard case .reply(let bytes) = answer else { continue }
                 end(call, .answered(bytes, cell.epoch), cell)
@@ -202,6 +200,10 @@ final class EntityNode {
                 content: content, answer: ending.answer.map { .reply($0) }, reminders: [], ending: ending)
         }
         world.checkRun(call, content, at: self)
+        if outbox.isFull(call.entity, unstored: cell.machine.unstoredCount) {
+            ending.error = ApusError(.overloaded)
+            return Machine.Result(content: nil, ending: ending)
+        }
         if call.operation == .fail { return Machine.Result(content: nil, ending: ending) }
         var content = content
         content.append(call.number)
@@ -254,7 +256,6 @@ final class EntityNode {
     /// Sends the answer, and the messages to others.
     private func send(_ ending: SimulatedEnding, of cell: SimulatedCell) {
         note(ending.reminders, of: cell.address)
-        stored(ending.entries)
         end(ending.call, ending.answer.map { .answered($0, cell.epoch) } ?? .threw(ending.error), cell)
         world.service?.finished(ending, of: cell, at: self)
         if world.mutant != .tellsEarly { tell(ending, cell) }

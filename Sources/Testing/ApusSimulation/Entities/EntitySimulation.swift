@@ -16,10 +16,10 @@ import ApusCore
 /// be missing. Nothing is done twice. A handler that threw has changed nothing. No reminder is delivered before its
 /// time, each is delivered once, and within 1 s of its time when the cluster is stable. The records accept nothing of a
 /// former owner. Index entries match the records, and reminders match their entities. Each change of an entity with an
-/// outbox is delivered when it is durable, in the order of the changes, and none is missing. A message of an entity follows
-/// from a change that was made, and no receiver accepts it under an older epoch than it knows. **In runs of kills**,
-/// where each node dies when every copy is complete: no owner reports a loss, and reminders are delivered within 1 s of
-/// the take-over.
+/// outbox is delivered when it is durable, in the order of the changes, and none is missing. A message of an entity
+/// follows from a change that was made, and no receiver accepts it under an older epoch than it knows. **In runs of
+/// kills**, where each node dies when every copy is complete: no owner reports a loss, and reminders are delivered
+/// within 1 s of the take-over.
 package struct EntitySimulation: SimulationRun {
     package let cluster: ClusterSimulation
     private let workload: EntityWorkload
