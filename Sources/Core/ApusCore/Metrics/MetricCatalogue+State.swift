@@ -17,7 +17,7 @@ extension MetricCatalogue {
             "Records that were skipped because they contain no reminder that this release can read."),
         .counter(
             "apus_outbox_delivered_total", "entries",
-            "Outbox entries that were delivered, such as the events of properties."),
+            "Outbox entries that were delivered; the events of properties are among them."),
         .counter(
             "apus_outbox_failed_total", "deliveries", "Deliveries of outbox entries that failed and are repeated."),
         .gauge(
