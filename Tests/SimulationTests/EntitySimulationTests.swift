@@ -53,6 +53,7 @@ struct EntitySimulationTests {
             if run.isFailed { Issue.record("\(run.report); with an outbox") }
             (deliveredCount, repeatedCount) = (deliveredCount + run.deliveredCount, repeatedCount + run.repeatedCount)
         }
+        print("\(seeds.count) seeds: \(deliveredCount) changes delivered, \(repeatedCount) again")
         // The faults reach what they aim at: deliveries are repeated, and few are.
         #expect(repeatedCount > 0 && repeatedCount < deliveredCount / 4, "\(repeatedCount) of \(deliveredCount)")
     }

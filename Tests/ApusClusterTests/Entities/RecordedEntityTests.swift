@@ -64,7 +64,7 @@ private final class RecordedPair: Sendable {
         let received = Received()
         try await EntityPair.with(register: { registry in
             let shards = RecordedShards(store: opened[made], local: node(["a", "b"][made]))
-            let outbox = OutboxService(shards, view: registry.view, logger: Logger(label: "test"))
+            let outbox = OutboxService(shards, registry: registry, logger: Logger(label: "test"))
             let name = ["a", "b"][made]
             outbox.use(.probe, Receiver(node: name, received: received))
             outboxes.append(outbox)

@@ -38,5 +38,13 @@ package struct EntityAddress: Sendable, Hashable, CustomStringConvertible {
         self.shard = shard ?? ShardID(key: key)
     }
 
+    /// Of a record; nil if the numbers or the key are not valid.
+    init?(kind: UInt32, key: String, shard: UInt32) {
+        guard let shard = UInt16(exactly: shard), shard < ShardID.count, let kind = UInt8(exactly: kind),
+            (1...Self.keyByteCountMax).contains(key.utf8.count)
+        else { return nil }
+        self.init(kind: EntityKind(rawValue: kind), key: key, shard: ShardID(shard))
+    }
+
     package var description: String { "\(kind)/\(key)" }
 }

@@ -52,7 +52,7 @@ package final class EntityRegistry: Sendable {
 
     let configuration: Configuration
     let transport: Transport
-    package let view: ClusterView
+    let view: ClusterView
     let onMoved: @Sendable (ShardID, Epoch) -> Void
     private let logger: Logger
     private let budget: EntityBudget

@@ -209,9 +209,10 @@ package actor EntityCell<Content: EntityContent> {
     }
 
     private func loaded(_ result: Result<EntitySnapshot<Content>?, ApusError>) {
-        if case .success = result { kind.outbox?.loaded(address) }
         do throws(ApusError) {
-            guard let kept = try result.get() else { return perform(machine.loaded(nil)) }
+            let kept = try result.get()
+            kind.outbox?.loaded(address)
+            guard let kept else { return perform(machine.loaded(nil)) }
             version = kept.version
             let state = Machine.State(content: kept.content, memory: kept.memory, reminders: kept.reminders)
             perform(machine.loaded(state, isConfirmed: kept.isConfirmed))

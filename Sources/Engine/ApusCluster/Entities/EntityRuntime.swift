@@ -33,7 +33,7 @@ package final class EntityRuntime: Sendable {
         recordedReminders = ReminderService(
             configuration: .records, source: ReminderRecords(records), registry: registry, durability: .recorded,
             logger: logger)
-        outbox = OutboxService(recorded, view: registry.view, logger: logger)
+        outbox = OutboxService(recorded, registry: registry, logger: logger)
     }
 
     /// Adds a kind whose durability is `none` or `replicated`. Call before the first message arrives.

@@ -49,10 +49,10 @@ package final class OutboxService: Sendable {
     private let state: Mutex<State>
 
     package init(
-        configuration: OutboxStateMachine.Configuration = .init(), _ shards: RecordedShards, view: ClusterView,
+        configuration: OutboxStateMachine.Configuration = .init(), _ shards: RecordedShards, registry: EntityRegistry,
         logger: Logger
     ) {
-        (self.shards, self.view, self.logger) = (shards, view, logger)
+        (self.shards, view, self.logger) = (shards, registry.view, logger)
         records = OutboxRecords(shards.store)
         state = Mutex(State(machine: OutboxStateMachine(configuration: configuration)))
     }
@@ -153,25 +153,11 @@ package final class OutboxService: Sendable {
         }
     }
 
-    /// A step for each shard, since a step fails as a whole where the shard has another owner.
     private func remove(_ ids: [OutboxEntry.ID]) {
         let map = view.map
-        let groups = Dictionary(grouping: ids) { $0.entity.shard }.sorted { $0.key < $1.key }
-        let steps = groups.map { shard, ids in
-            let fence = shards.fence(map[shard].epoch)
-            return OutboxRecords.removal(ids, of: shard, fence: fence)
-        }
-        shards.store.commit(steps) { [self] outcomes in
-            var (removed, failed): ([OutboxEntry.ID], [OutboxEntry.ID]) = ([], [])
-            for (group, outcome) in zip(groups, outcomes) {
-                if case .failure(let error) = outcome, error.code != .staleEpoch {
-                    failed += group.value
-                } else {
-                    removed += group.value
-                }
-            }
-            if !failed.isEmpty { handle(.removalFailed(failed)) }
-            if !removed.isEmpty { handle(.removed(removed)) }
+        let removal = OutboxRemoval(ids) { [shards] in shards.fence(map[$0].epoch) }
+        shards.store.commit(removal.steps) { [self] outcomes in
+            for input in removal.inputs(outcomes) { handle(input) }
         }
     }
 }

@@ -114,7 +114,7 @@ package struct OutboxStateMachine: Sendable {
     private var resting: OrderedSet<EntityAddress> = []
     private var deliveringCount = 0
     /// Delivered entries whose records are to be removed.
-    private var done: [OutboxEntry.ID] = []
+    private var done: OrderedSet<OutboxEntry.ID> = []
     private var removing: Set<OutboxEntry.ID> = []
     /// The last removal failed: the next one waits for the tick.
     private var hasRemovalFailed = false

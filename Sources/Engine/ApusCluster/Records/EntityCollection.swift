@@ -154,10 +154,8 @@ package struct EntityCollection<Content: Message & Sendable>: RecordCollectionDe
         _ stored: StoredRecord, _ configuration: RequestMemory.Configuration
     ) throws(ApusError) -> (content: Content, entity: StoredEntity) {
         guard let record = try? StoredEntityRecord(serializedBytes: stored.body),
-            let shard = UInt16(exactly: record.shard), shard < ShardID.count,
-            (1...EntityAddress.keyByteCountMax).contains(record.key.utf8.count)
+            let address = EntityAddress(kind: UInt32(kind.rawValue), key: record.key, shard: record.shard)
         else { throw ApusError(.malformed, "an entity's record cannot be read") }
-        let address = EntityAddress(kind: kind, key: record.key, shard: ShardID(shard))
         let entity = try StoredEntity(reading: [UInt8](record.state), of: address, configuration: configuration)
         guard let content = try? Content(serializedBytes: entity.content) else {
             throw ApusError(.malformed, "an entity's content cannot be read")

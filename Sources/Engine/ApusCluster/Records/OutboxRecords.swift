@@ -34,7 +34,7 @@ package struct OutboxRecords: Sendable {
     }
 
     /// The step that removes delivered entries of a shard. It fails with 10013 if a later owner has claimed the shard.
-    package static func removal(_ ids: [OutboxEntry.ID], of shard: ShardID, fence: RecordFence) -> RecordStep {
+    fileprivate static func removal(_ ids: [OutboxEntry.ID], of shard: ShardID, fence: RecordFence) -> RecordStep {
         RecordStep(
             [ShardClaims.check(shard, fence: fence)] + ids.map { collection.erase(key(of: $0), fence: fence) })
     }
@@ -80,15 +80,38 @@ package struct OutboxRecords: Sendable {
     }
 }
 
+/// The removal of delivered entries: a step for each shard, since a step fails as a whole where the shard has another
+/// owner.
+package struct OutboxRemoval: Sendable {
+    package let steps: [RecordStep]
+    /// The entries of each step.
+    private let groups: [[OutboxEntry.ID]]
+
+    /// - Parameter fence: of this node's writes to a shard.
+    package init(_ ids: [OutboxEntry.ID], fence: (ShardID) -> RecordFence) {
+        let shards = Dictionary(grouping: ids) { $0.entity.shard }.sorted { $0.key < $1.key }
+        steps = shards.map { OutboxRecords.removal($0.value, of: $0.key, fence: fence($0.key)) }
+        groups = shards.map(\.value)
+    }
+
+    /// The inputs for the outcomes of the steps. The entries of a shard that has another owner count as removed.
+    package func inputs(_ outcomes: [Result<[UInt64], ApusError>]) -> [OutboxStateMachine.Input] {
+        var (removed, failed): ([OutboxEntry.ID], [OutboxEntry.ID]) = ([], [])
+        for (group, outcome) in zip(groups, outcomes) {
+            if case .failure(let error) = outcome, error.code != .staleEpoch {
+                failed += group
+            } else {
+                removed += group
+            }
+        }
+        return (failed.isEmpty ? [] : [.removalFailed(failed)]) + (removed.isEmpty ? [] : [.removed(removed)])
+    }
+}
+
 extension OutboxEntry {
     /// Nil if the record does not name a valid entity.
     fileprivate init?(_ message: StoredOutboxEntry) {
-        guard let shard = UInt16(exactly: message.shard), shard < ShardID.count,
-            let kind = UInt8(exactly: message.kind),
-            (1...EntityAddress.keyByteCountMax).contains(message.key.utf8.count)
-        else { return nil }
-        self.init(
-            entity: EntityAddress(kind: EntityKind(rawValue: kind), key: message.key, shard: ShardID(shard)),
-            number: message.number, payload: [UInt8](message.payload))
+        guard let entity = EntityAddress(kind: message.kind, key: message.key, shard: message.shard) else { return nil }
+        self.init(entity: entity, number: message.number, payload: [UInt8](message.payload))
     }
 }

@@ -153,15 +153,12 @@ package struct ReminderRecords: Sendable {
 extension Reminder {
     /// Nil if the record does not name a valid entity.
     fileprivate init?(_ message: StoredReminder) {
-        guard let shard = UInt16(exactly: message.shard), shard < ShardID.count,
-            let kind = UInt8(exactly: message.kind),
-            (1...EntityAddress.keyByteCountMax).contains(message.key.utf8.count),
+        guard let entity = EntityAddress(kind: message.kind, key: message.key, shard: message.shard),
             (1...Reminder.nameByteCountMax).contains(message.name.utf8.count)
         else { return nil }
         self.init(
-            entity: EntityAddress(kind: EntityKind(rawValue: kind), key: message.key, shard: ShardID(shard)),
-            name: message.name, id: RequestID(high: message.idHigh, low: message.idLow), due: message.dueMs,
-            payload: [UInt8](message.payload))
+            entity: entity, name: message.name, id: RequestID(high: message.idHigh, low: message.idLow),
+            due: message.dueMs, payload: [UInt8](message.payload))
     }
 }
 

@@ -48,14 +48,14 @@ extension EntityNode {
         case .tick, .loaded: break
         case .stored(let entries), .read(let entries, next: _):
             let named = entries.map { "\($0.entity.key)/\($0.number)" }.joined(separator: " ")
-            if case .stored = input { simulationTell("has stored \(named)") } else { simulationTell("reads \(named)") }
-        case .gained(let shards): simulationTell("gains \(shards)")
-        case .lost(let shards): simulationTell("loses \(shards)")
-        default: simulationTell("\(input)")
+            if case .stored = input { say("has stored \(named)") } else { say("reads \(named)") }
+        case .gained(let shards): say("gains \(shards)")
+        case .lost(let shards): say("loses \(shards)")
+        default: say("\(input)")
         }
     }
 
-    private func simulationTell(_ text: String) { world.simulation.tell("    outbox of \(id): \(text)") }
+    private func say(_ text: String) { world.simulation.tell("    outbox of \(id): \(text)") }
 
     private func read(after cursor: OutboxEntry.ID?) {
         let scan = OutboxRecords.scan(after: cursor, limit: Self.pageCountMax)
@@ -85,19 +85,9 @@ extension EntityNode {
     }
 
     private func remove(_ ids: [OutboxEntry.ID]) {
-        let groups = Dictionary(grouping: ids) { $0.entity.shard }.sorted { $0.key < $1.key }
-        let steps = groups.map { shard, ids in
-            let fence = RecordFence(epoch: process.view[shard].epoch, writer: "\(id)")
-            return OutboxRecords.removal(ids, of: shard, fence: fence)
-        }
-        commit(steps) { outcomes in
-            for (group, outcome) in zip(groups, outcomes) {
-                if case .failure(let error) = outcome, error.code != .staleEpoch {
-                    self.handle(.removalFailed(group.value))
-                } else {
-                    self.handle(.removed(group.value))
-                }
-            }
+        let removal = OutboxRemoval(ids) { RecordFence(epoch: process.view[$0].epoch, writer: "\(id)") }
+        commit(removal.steps) { outcomes in
+            for input in removal.inputs(outcomes) { self.handle(input) }
         }
     }
 }
