@@ -48,7 +48,7 @@ extension CallWorld {
 
     mutating func makeCalls(_ type: CallType) {
         let callCount = [1, 1, 1, 2, 2, 3][Int(random.next() % 6)]
-        let isCrossing = callCount == 2 && chance(0.5)
+        let isCrossing = callCount == 2 && chance(0.8)
         for index in 0..<callCount {
             let id = CallID(unchecked: "call-\(random.next() % 1000)-\(index)")
             var callType = index == 0 ? type : [.oneToOne, .oneToMany, .oneToManySpecial][Int(random.next() % 3)]
@@ -62,7 +62,7 @@ extension CallWorld {
                 callType = .oneToOne
                 called = [parties.firstIndex { $0.party == first.caller.party } ?? 0]
             }
-            let delay = index == 0 ? 1 : isCrossing ? number(1...12) : number(1...100_000)
+            let delay = index == 0 ? 1 : isCrossing ? number(1...6) : number(1...100_000)
             // The called party calls back while a message is left for it, or before.
             let isLate = isCrossing && index == 1 && starts[0].answering != nil && machineRandom.nextUnit() < 0.7
             makeCall(
