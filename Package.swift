@@ -233,6 +233,19 @@ let package = Package(
                 "ApusClientAPI", "ApusThings", protobuf, lifecycle, coreMetrics,
             ]),
         layer(
+            "Services", "ApusTimers",
+            [
+                "ApusCore", "ApusConfiguration", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster",
+                "ApusSessions", "ApusClientAPI", "ApusThings", protobuf, coreMetrics,
+            ]),
+        layer(
+            "Services", "ApusDialogs",
+            [
+                "ApusCore", "ApusConfiguration", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster",
+                "ApusSessions", "ApusClientAPI", "ApusThings", "ApusCommands", "ApusTimers", "ApusGrammar",
+                protobuf, lifecycle, coreMetrics, log,
+            ]),
+        layer(
             "Services", "ApusCalls",
             [
                 "ApusCore", "ApusConfiguration", "ApusCrypto", "ApusWire", "ApusContract", "ApusOutgoing",
@@ -285,8 +298,8 @@ let package = Package(
             [
                 "ApusCore", "ApusConfiguration", "ApusTracing", "ApusListener", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusCommands",
-                "ApusCalls", "ApusAnswering", "ApusEvents", "ApusFirmware", "ApusRelayService", "ApusGateway",
-                "ApusHTTP", "ApusThings", nioCore, log,
+                "ApusTimers", "ApusCalls", "ApusAnswering", "ApusEvents", "ApusFirmware", "ApusRelayService",
+                "ApusGateway", "ApusHTTP", "ApusThings", "ApusDialogs", nioCore, log,
             ]),
         layer(
             "Node", "ApusRelayNode",
@@ -394,6 +407,7 @@ let package = Package(
                 tracing, nioCore, nioPosix, protobuf, log,
             ]),
         test("ApusCommandsTests", ["ApusCore", "ApusCommands", protobuf]),
+        test("ApusTimersTests", ["ApusCore", "ApusTimers", protobuf]),
         test(
             "ApusCallsTests", ["ApusCore", "ApusStorage", "ApusCluster", "ApusCalls", "ApusTestKit", protobuf],
             for: .speed),
@@ -415,6 +429,7 @@ let package = Package(
         test("ApusHTTPClientTests", ["ApusCore", "ApusHTTPClient", "ApusTestKit", nioCore, nioPosix]),
         test("ApusEventsTests", ["ApusCore", "ApusContract", "ApusStorage", "ApusTraversal", "ApusEvents", protobuf]),
         test("ApusGrammarTests", ["ApusCore", "ApusGrammar"]),
+        test("ApusDialogsTests", ["ApusCore", "ApusContract", "ApusDialogs", protobuf], for: .speed),
         test("ApusThingsTests", ["ApusCore", "ApusStorage", "ApusSessions", "ApusThings", protobuf]),
         test(
             "ApusHTTPTests",

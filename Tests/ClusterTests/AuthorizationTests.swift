@@ -106,6 +106,16 @@ struct AuthorizationTests {
         firmware.report device
         firmware.outcomes customer admin
         local.check device
+        timers.set device app devices
+        timers.list device app devices
+        timers.cancel device app devices
+        timers.change device app devices
+        timers.stop device app devices
+        dialogs.say device app
+        dialogs.get device app
+        dialogs.stop device app
+        voice.home app
+        voice.put app
         """
 
     private static let entries = Dictionary(
@@ -262,7 +272,10 @@ struct AuthorizationTests {
         }
         if bearer.role == .app {
             let socket = try self.socket(bearer, place)
-            for topic in ["events/local", "things/bell", "commands/own", "calls/own"] {
+            let topics = [
+                "events/local", "things/bell", "timers/bell", "dialogs/bell", "commands/own", "calls/own",
+            ]
+            for topic in topics {
                 let code = try ask(socket, "topics.subscribe", #"{"topic":"\#(topic)"}"#)
                 #expect(code == .notAllowed, "\(topic): \(code.map { "\($0)" } ?? "done")")
             }
@@ -309,6 +322,7 @@ struct AuthorizationTests {
             switch part {
             case .literal(let text): text
             case .field("id") where info.name.hasPrefix("commands."): String(repeating: "0", count: 32)
+            case .field("id") where info.name.hasPrefix("timers."): "1"
             case .field(let name): fields[name] ?? "none"
             }
         }

@@ -27,10 +27,12 @@ struct ProseTests {
         ("wants no answer", "has no answer"), ("wants to hear", "subscribes to"), ("hear the events", "subscribe to"),
     ]
 
-    /// The example service (Examples/Doors) and its benchmark are about real doors.
+    /// The example service (Examples/Doors), its benchmark, and what people say to their homes are about real doors.
     private static let realDoors = [
         "Sources/Command/ApusBench/API/PushBench.swift", "Sources/Command/ApusBench/Local/BenchPrograms.swift",
         "Sources/Command/ApusBench/Upgrade/UpgradeBench.swift", "Sources/Command/ApusBench/Upgrade/UpgradeLoads.swift",
+        "Sources/Command/ApusBench/Dialogs/DialogLoad.swift", "Sources/Services/ApusDialogs/Replies/EnglishTexts.swift",
+        "Sources/Services/ApusDialogs/Understanding/SentenceReader.swift", "docs/voice.md",
     ]
 
     private static let checked = SourceTree.files.filter { file in

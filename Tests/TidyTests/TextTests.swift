@@ -39,7 +39,7 @@ struct TextTests {
                 "ApusTransport/CertificateFacts.swift",
                 "Products/ProductCache.swift", "ApusSessions/SessionService.swift", "ApusCalls/CallService.swift",
                 "ApusAnswering/AnsweringRecords+Shares.swift", "ApusClientAPI/AuditLog.swift",
-                "ApusEvents/EventService+Failed.swift",
+                "ApusEvents/EventService+Failed.swift", "ApusDialogs/DialogService.swift", "Home/VoiceHome.swift",
             ]
         ),
         (

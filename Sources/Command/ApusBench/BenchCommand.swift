@@ -13,7 +13,8 @@ struct BenchCommand: AsyncParsableCommand {
             BenchEntitiesCommand.self, BenchFailoverCommand.self, BenchRelayFailoverCommand.self,
             BenchSignInCommand.self, BenchFaultsCommand.self, BenchEnduranceCommand.self, BenchHogCommand.self,
             BenchClusterFaultsCommand.self, BenchUpgradeCommand.self, BenchStoreCommand.self, BenchAPICommand.self,
-            BenchBareHTTPCommand.self, BenchCommandsCommand.self, BenchPropertiesCommand.self, BenchCallsCommand.self,
+            BenchBareHTTPCommand.self, BenchCommandsCommand.self, BenchPropertiesCommand.self, BenchDialogsCommand.self,
+            BenchCallsCommand.self,
             BenchCallKillsCommand.self, BenchSessionsCommand.self, BenchStoresCommand.self,
         ])
 }

@@ -4,19 +4,21 @@ package import ApusClientAPI
 import ApusCluster
 import ApusCommands
 package import ApusCore
+import ApusDialogs
 import ApusEvents
 import ApusFirmware
 import ApusSessions
 package import ApusStorage
 import ApusThings
+import ApusTimers
 import Synchronization
 
 /// The services of the nodes of this program: their list, and what is known of it without a node.
 package enum ProgramServices {
     /// Those of Apus. A service finds those before it.
     private static let own: [any NodeService.Type] = [
-        ProductService.self, CommandService.self, ThingService.self, EventService.self, AnsweringService.self,
-        CallService.self, FirmwareService.self,
+        ProductService.self, CommandService.self, ThingService.self, TimerService.self, EventService.self,
+        AnsweringService.self, CallService.self, FirmwareService.self, DialogService.self,
     ]
 
     private static let carried = Mutex<[any NodeService.Type]>([])

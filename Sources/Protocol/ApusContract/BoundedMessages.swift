@@ -154,12 +154,23 @@ extension ClientSendCommandRequest: BoundedMessage {
     package var isWithinBounds: Bool { ttlSeconds <= 31_536_000 }
 }
 
+extension ClientSayRequest: BoundedMessage {}
+extension ClientGetDialogRequest: BoundedMessage {}
+extension ClientStopDialogRequest: BoundedMessage {}
+extension ClientGetVoiceHomeRequest: BoundedMessage {}
+extension ClientPutVoiceHomeRequest: BoundedMessage {}
+
 extension ClientGetCommandRequest: BoundedMessage {}
 extension ClientListCommandsRequest: BoundedMessage {}
 extension ClientCancelCommandRequest: BoundedMessage {}
 extension ClientSetCommandOrderRequest: BoundedMessage {}
 extension ClientAcknowledgeCommandsRequest: BoundedMessage {}
 extension ClientAnswerCommandRequest: BoundedMessage {}
+extension ClientSetTimerRequest: BoundedMessage {}
+extension ClientListTimersRequest: BoundedMessage {}
+extension ClientCancelTimerRequest: BoundedMessage {}
+extension ClientChangeTimerRequest: BoundedMessage {}
+extension ClientStopRingingRequest: BoundedMessage {}
 extension ClientListNodesRequest: BoundedMessage {}
 extension ClientDrainNodeRequest: BoundedMessage {}
 extension ClientUndrainNodeRequest: BoundedMessage {}

@@ -79,9 +79,10 @@ extension Authority {
 }
 
 extension CommandToken {
-    init(_ session: Session) {
+    init(_ authority: Authority) {
         self.init()
-        (tag, issuedS, expiresS) = (session.token.tag, session.token.issuedAt, session.token.expires)
-        restricted = session.allowedDevices != nil
+        let token = authority.token
+        (tag, issuedS, expiresS) = (token.tag, token.issuedAt, token.expires)
+        restricted = authority.isRestricted
     }
 }

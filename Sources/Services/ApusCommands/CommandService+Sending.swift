@@ -4,7 +4,7 @@ import ApusContract
 package import ApusCore
 package import ApusSessions
 import ApusThings
-import Foundation
+package import Foundation
 import SwiftProtobuf
 
 // Commands on their way: at the node of the app's connection, and at the node of the device's owner.
@@ -84,13 +84,44 @@ extension CommandService {
         return (try JSONValue(checking: String(decoding: entry.answer, as: UTF8.self)).text, entry.changedMs)
     }
 
+    /// Has a device carry out an action for a service, on the word of a client (docs/authority.md), and waits for the
+    /// answer. The command ends with this request.
+    ///
+    /// - Parameter id: 16 bytes; a repetition with the same id is carried out once.
+    /// - Returns: what the device has answered, in JSON; may be empty.
+    /// - Throws: the error that the device answers; 8000 if the device is offline, 8002, 8003, 12004 and 20011 if the
+    ///   account may not control it, 12004 for an action that gives a client access, 20101 and 20102 if the schema of
+    ///   the device's product does not allow the action or its argument, 21002 if the device does not answer in time.
+    package func act(
+        _ content: CommandContent, id: Data, on device: DeviceID, by authority: Authority, timeout: Duration
+    ) async throws(ApusError) -> String {
+        guard content.action != ClientCheckLocalAccessRequest.action else { throw ApusError(.notAllowed) }
+        let submit = CommandSubmit.with {
+            ($0.id, $0.path, $0.content) = (id, content.path, content.bytes)
+            ($0.sender, $0.account) = (authority.identities.first ?? "", authority.account.rawValue)
+            $0.token = CommandToken(authority)
+        }
+        var call = EntityCall()
+        call.identity = submit.sender
+        let request = CommandRequest(
+            device: device, submit: submit, until: .answered, deadline: .now() + timeout, call: call)
+        let entry: CommandEntry
+        if let sent = try await sendToOwner(request, authority.account) {
+            entry = sent.hasReached(.answered) ? sent : try await follow(request, accepted: sent)
+        } else {
+            entry = try await accept(request, authority.account)
+        }
+        guard entry.code == 0 else { throw ApusError(ErrorCode(number: entry.code), entry.message) }
+        return String(decoding: entry.answer, as: UTF8.self)
+    }
+
     private static func request(
         _ content: CommandContent, id: Data, to device: DeviceID, until: CommandStatus, _ call: ClientCall
     ) -> CommandRequest {
         let submit = CommandSubmit.with {
             ($0.id, $0.path, $0.content) = (id, content.path, content.bytes)
             ($0.sender, $0.account) = (call.session.access.rawValue, call.session.account.rawValue)
-            $0.token = CommandToken(call.session)
+            $0.token = CommandToken(Authority(call.session))
             if content.action == ClientCheckLocalAccessRequest.action {
                 $0.origin = .with {
                     ($0.user, $0.expiresS) = (RelayUser(call.session).text, call.session.token.expires)

@@ -82,6 +82,7 @@ package final class CommandService: NodeService, Service, DeviceReader, Relation
             return try await run(message)
         }
         dispatcher.onTell(CommandReached.self) { [weak self] message in self?.reached(message) }
+        node.ports.provide(self)
         node.ports.provide(self, as: (any DeviceReader).self)
         node.ports.provide(self, as: (any RelationObserver).self)
     }

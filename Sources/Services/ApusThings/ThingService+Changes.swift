@@ -1,8 +1,8 @@
 import ApusClientAPI
-import ApusCluster
+package import ApusCluster
 import ApusContract
-import ApusCore
-import ApusSessions
+package import ApusCore
+package import ApusSessions
 import SwiftProtobuf
 
 // Changes of models, at the node of the client's connection and at the owner of the device's shard. The owner checks
@@ -30,7 +30,7 @@ extension ThingService {
             request, call throws(ApusError) in
             let write = ThingWrite.with {
                 ($0.path, $0.json, $0.ifVersion) = (request.path, request.json, request.ifVersion)
-                $0.writer = ThingWriter(call.session)
+                $0.writer = ThingWriter(Authority(call.session))
             }
             return try await change(request.device, .write(write), call)
         }
@@ -49,6 +49,41 @@ extension ThingService {
             }
             return try await change("", .report(report), call)
         }
+    }
+
+    /// Writes a setting or a user property for a service, on the word of a client (docs/authority.md).
+    ///
+    /// - Parameters:
+    ///   - path: as in ``ThingState/write(_:_:ifVersion:by:time:)``.
+    ///   - call: with the id of the request, so that a repetition is carried out once.
+    /// - Throws: 8002, 8003, 12004 and 20011 if the account may not control the device; otherwise as the request
+    ///   `properties.write`.
+    package func write(
+        _ path: String, _ json: String, of device: DeviceID, by authority: Authority, timeout: Duration,
+        call: EntityCall
+    ) async throws(ApusError) -> ThingRan {
+        let write = ThingWrite.with {
+            ($0.path, $0.json, $0.writer) = (path, json, ThingWriter(authority))
+        }
+        var change = ThingChange(
+            device: device, account: authority.account, message: .write(write), deadline: .now() + timeout, call: call)
+        let ran = try await sendToOwner(&change)
+        return if let ran { ran } else { try await run(change) }
+    }
+
+    /// Reads a part of a model for a service, which has checked the client's right to the device.
+    ///
+    /// - Parameter access: the account's access to the device.
+    /// - Throws: 20101 if the path is not valid, 21003 if the model has nothing there, 10005 and 10010 if the owner of
+    ///   the model does not answer.
+    package func read(
+        _ path: String, of device: DeviceID, _ access: DeviceAccess, timeout: Duration
+    ) async throws(ApusError) -> ThingReadReply {
+        let read = ThingRead.with {
+            ($0.path, $0.online, $0.onlineTime) = (path, access.presence.online.rawValue, access.presence.time)
+            $0.dataSinceMs = access.dataSince
+        }
+        return try await products.thing(device).ask(read, timeout: timeout)
     }
 
     /// Changes the model. The answer does not wait for the event, which is published afterwards.
@@ -118,7 +153,10 @@ extension ThingService {
             case .deleteUser(let delete): try await send(delete, change)
             }
         try await publishUnqueued(changed, of: change.device)
-        return .with { ($0.version, $0.isPending) = (changed.version, changed.isPending) }
+        return .with {
+            ($0.version, $0.isPending) = (changed.version, changed.isPending)
+            $0.isUnchanged = changed.version == changed.previousVersion
+        }
     }
 
     private func send<M: EntityMessage>(
@@ -147,8 +185,8 @@ extension ThingService {
 
 /// The node of a client sends a change to the owner of the device's shard.
 extension ThingRun: NodeMessage {
-    typealias Reply = ThingRan
-    static var method: UInt16 { 0x0057 }
+    package typealias Reply = ThingRan
+    package static var method: UInt16 { 0x0057 }
     package var isWithinBounds: Bool { (0...31_536_000_000).contains(leftMs) }
 }
 

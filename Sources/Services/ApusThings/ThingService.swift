@@ -263,10 +263,14 @@ package struct ThingService: NodeService, RelationObserver {
 
     /// The device's presence, and the time since which its data belongs to its account. Throws 8002, 8003, 12001 and
     /// 12004 if the session has no access to the device.
-    func access(to device: DeviceID, for session: Session) async throws(ApusError) -> DeviceAccess {
+    ///
+    /// - Parameter control: the session of an app needs the right to control the device, and not only to view it.
+    package func access(
+        to device: DeviceID, for session: Session, control: Bool = false
+    ) async throws(ApusError) -> DeviceAccess {
         guard let own = session.device else {
             try sessions.use(device, in: session)
-            return try await sessions.access(to: device, for: session.account, control: false).get()
+            return try await sessions.access(to: device, for: session.account, control: control).get()
         }
         guard own == device else { throw ApusError(.notAllowed, "a device hears of its own model only") }
         let since = try await bindings.dataSince(of: session, sessions)

@@ -1,5 +1,5 @@
 public import ApusClient
-import ApusContract
+public import ApusContract
 public import ApusCore
 import Foundation
 public import Logging
@@ -69,6 +69,15 @@ public final class DeviceCommands: Sendable {
     /// Sets what carries out the action `Action.NAME`.
     public func onAction(_ name: String, _ action: @escaping Action) {
         onDelivery(name) { delivery throws(ApusError) in try await action(delivery.json) }
+    }
+
+    /// Sets what carries out directives of dialogs, such as `Calls.Start` (VA-10, docs/voice.md). A directive that the
+    /// device does not know is answered with 20104, and the dialog says that the device cannot do it.
+    public func onDirective(_ directive: @escaping @Sendable (ClientDialogDirective) async throws(ApusError) -> Void) {
+        onAction(ClientDialogDirective.action) { json throws(ApusError) in
+            try await directive(try ClientDialogDirective(json: json))
+            return "{}"
+        }
     }
 
     func onDelivery(_ name: String, _ action: @escaping DeliveryAction) {

@@ -1,4 +1,5 @@
 import ApusClient
+import ApusContract
 import ApusCore
 import ApusDevice
 import ApusSessions
@@ -25,6 +26,7 @@ struct DeviceCommand: AsyncParsableCommand {
     @Option(help: "Answer the action NAME with JSON: NAME=JSON, such as unlock='{\"open\":true}'. Repeatable.")
     var action: [String] = []
     @Flag(help: "Answer raw data with the same data.") var echo = false
+    @Flag(help: "Take the directives of dialogs, such as Calls.Start, and log them.") var directives = false
     @Option(help: "Note the commands in this file, so that each is carried out once, also after a restart.")
     var journal: String?
     @Option(help: "Let apps in this network change settings without the cluster, at this port. 0: any port.")
@@ -177,6 +179,14 @@ struct DeviceCommand: AsyncParsableCommand {
             commands.onAction(name) { value throws(ApusError) in
                 log.notice("Action", metadata: ["apus.action": "\(name)", "apus.value": "\(value)"])
                 return json
+            }
+        }
+        if directives {
+            commands.onDirective { directive throws(ApusError) in
+                let facts: Logger.Metadata = [
+                    "apus.directive": "\(directive.namespace).\(directive.name)", "apus.value": "\(directive.payload)",
+                ]
+                log.notice("Directive", metadata: facts)
             }
         }
         if echo {

@@ -98,5 +98,15 @@ public enum ClientRequests {
         ClientReportFirmwareRequest.info,
         ClientListFirmwareOutcomesRequest.info,
         ClientCheckLocalAccessRequest.info,
+        ClientSetTimerRequest.info,
+        ClientListTimersRequest.info,
+        ClientCancelTimerRequest.info,
+        ClientChangeTimerRequest.info,
+        ClientStopRingingRequest.info,
+        ClientSayRequest.info,
+        ClientGetDialogRequest.info,
+        ClientStopDialogRequest.info,
+        ClientGetVoiceHomeRequest.info,
+        ClientPutVoiceHomeRequest.info,
     ]
 }

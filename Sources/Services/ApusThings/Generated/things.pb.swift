@@ -589,6 +589,9 @@ package nonisolated struct ThingRan: Sendable {
   /// Of a setting: the device has not reported this value yet.
   package var isPending: Bool = false
 
+  /// The model had this value already.
+  package var isUnchanged: Bool = false
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -1596,7 +1599,7 @@ nonisolated extension ThingRun: SwiftProtobuf.Message, SwiftProtobuf._MessageImp
 
 nonisolated extension ThingRan: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Ran"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}version\0\u{3}is_pending\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}version\0\u{3}is_pending\0\u{3}is_unchanged\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1606,6 +1609,7 @@ nonisolated extension ThingRan: SwiftProtobuf.Message, SwiftProtobuf._MessageImp
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularUInt64Field(value: &self.version) }()
       case 2: try { try decoder.decodeSingularBoolField(value: &self.isPending) }()
+      case 3: try { try decoder.decodeSingularBoolField(value: &self.isUnchanged) }()
       default: break
       }
     }
@@ -1618,12 +1622,16 @@ nonisolated extension ThingRan: SwiftProtobuf.Message, SwiftProtobuf._MessageImp
     if self.isPending != false {
       try visitor.visitSingularBoolField(value: self.isPending, fieldNumber: 2)
     }
+    if self.isUnchanged != false {
+      try visitor.visitSingularBoolField(value: self.isUnchanged, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: ThingRan, rhs: ThingRan) -> Bool {
     if lhs.version != rhs.version {return false}
     if lhs.isPending != rhs.isPending {return false}
+    if lhs.isUnchanged != rhs.isUnchanged {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

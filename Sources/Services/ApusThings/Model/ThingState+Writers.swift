@@ -57,11 +57,12 @@ extension ThingLeaf {
 }
 
 extension ThingWriter {
-    package init(_ session: Session) {
+    package init(_ authority: Authority) {
         self.init()
-        (account, access) = (session.account.rawValue, session.access.rawValue)
-        (tokenTag, issuedS, expiresS) = (session.token.tag, session.token.issuedAt, session.token.expires)
-        restricted = session.allowedDevices != nil
+        let token = authority.token
+        (account, access) = (authority.account.rawValue, authority.identities.first ?? "")
+        (tokenTag, issuedS, expiresS) = (token.tag, token.issuedAt, token.expires)
+        restricted = authority.isRestricted
     }
 }
 

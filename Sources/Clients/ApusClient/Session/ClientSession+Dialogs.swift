@@ -1,0 +1,67 @@
+public import ApusContract
+public import ApusCore
+import SwiftProtobuf
+
+// Dialogs with devices, and what the devices of an account are called (VA-6 to VA-9, docs/voice.md).
+
+extension ClientSession {
+    /// Says a sentence to a device, and waits for the reply. A device says what it has heard itself.
+    ///
+    /// - Parameters:
+    ///   - device: the device that hears it: its room is meant where the sentence names none.
+    ///   - language: such as `en` or `zh-CN`; nil: that of the home.
+    ///   - id: 32 hexadecimal digits: a repetition is answered with the turn that there is. Nil: chosen by the cluster.
+    /// - Returns: what was understood, what was done, and the reply.
+    /// - Throws: 8002, 8003 and 12004 if this client may not control the device, 10002 for a sentence of more than 512
+    ///   bytes, 10007 after too many sentences (`dialogs.sentences_per_minute`), 21031 for a language that the cluster
+    ///   does not have, otherwise as ``ask(_:timeout:)``.
+    public func say(
+        _ text: String, to device: DeviceID, language: String? = nil, id: String? = nil,
+        timeout: Duration = .seconds(20)
+    ) async throws(ApusError) -> ClientDialogTurn {
+        let request = ClientSayRequest.with {
+            ($0.device, $0.text, $0.language, $0.id) = (device.rawValue, text, language ?? "", id ?? "")
+        }
+        return try await ask(request, timeout: timeout)
+    }
+
+    /// What was said to a device in the last minutes, the newest first.
+    ///
+    /// - Throws: as ``say(_:to:language:id:timeout:)``.
+    public func dialog(of device: DeviceID) async throws(ApusError) -> ClientDialog {
+        try await ask(ClientGetDialogRequest.with { $0.device = device.rawValue })
+    }
+
+    /// Ends what the dialog of a device does (VA-9). What devices were asked to do goes on.
+    ///
+    /// - Throws: as ``say(_:to:language:id:timeout:)``.
+    @discardableResult
+    public func stopDialog(of device: DeviceID) async throws(ApusError) -> ClientDialog {
+        try await ask(ClientStopDialogRequest.with { $0.device = device.rawValue })
+    }
+
+    /// The changes of a device's dialog from now on, for apps that may control it and for the device itself. As
+    /// ``events(of:as:bufferMax:)``. The newest 16 are kept for a session that was away.
+    public func dialogChanges(
+        of device: DeviceID
+    ) -> AsyncThrowingStream<TopicEvent<ClientDialogChanged>, any Error> {
+        events(of: "dialogs/\(device.rawValue)")
+    }
+
+    /// What the account's devices and areas are called.
+    ///
+    /// - Throws: as ``ask(_:timeout:)``.
+    public func voiceHome() async throws(ApusError) -> ClientVoiceHome { try await ask(ClientGetVoiceHomeRequest()) }
+
+    /// Sets what the account's devices and areas are called, and what can be done with them by voice.
+    ///
+    /// - Parameter revision: that which the home must have; nil: any.
+    /// - Throws: 10030 if it has another revision, 21031 with the id of what is not valid, 10002 over 96 KiB, otherwise
+    ///   as ``ask(_:timeout:)``.
+    @discardableResult
+    public func setVoiceHome(
+        _ home: ClientVoiceHome, ifRevision revision: UInt64? = nil
+    ) async throws(ApusError) -> ClientVoiceHome {
+        try await ask(ClientPutVoiceHomeRequest.with { ($0.home, $0.ifRevision) = (home, revision ?? 0) })
+    }
+}

@@ -1,0 +1,56 @@
+// The requests about dialogs and homes (VA-6 to VA-9, docs/voice.md).
+
+extension ClientSayRequest: ClientRequestMessage {
+    public typealias Reply = ClientDialogTurn
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            170, "dialogs.say", .post("/v1/devices/{device}/say"), roles: [.app, .device], isIdempotent: false,
+            fields: [
+                "device": .identifier, "text": FieldRule(isRequired: true), "language": .optionalIdentifier,
+                "id": FieldRule(pattern: "^([0-9A-Fa-f]{32})?$"),
+            ],
+            "Say a sentence to a device, and get the reply.")
+    }
+}
+
+extension ClientGetDialogRequest: ClientRequestMessage {
+    public typealias Reply = ClientDialog
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            171, "dialogs.get", .get("/v1/devices/{device}/dialog"), roles: [.app, .device],
+            fields: ["device": .identifier], "Get what was said to a device in the last minutes.")
+    }
+}
+
+extension ClientStopDialogRequest: ClientRequestMessage {
+    public typealias Reply = ClientDialog
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            172, "dialogs.stop", .post("/v1/devices/{device}/stop-dialog"), roles: [.app, .device],
+            fields: ["device": .identifier], "End what the dialog of a device does.")
+    }
+}
+
+extension ClientGetVoiceHomeRequest: ClientRequestMessage {
+    public typealias Reply = ClientVoiceHome
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            173, "voice.home", .get("/v1/voice/home"), roles: .app,
+            "Get what the account's devices and areas are called.")
+    }
+}
+
+extension ClientPutVoiceHomeRequest: ClientRequestMessage {
+    public typealias Reply = ClientVoiceHome
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            174, "voice.put", .put("/v1/voice/home"), roles: .app, fields: ["home": FieldRule(isRequired: true)],
+            "Set what the account's devices and areas are called, and what can be done with them by voice.")
+    }
+}
+
+extension ClientDialogChanged: ClientEventMessage {
+    public static var info: ClientEventInfo {
+        ClientEventInfo(7, "dialog", "The dialog of a device has changed.")
+    }
+}

@@ -1,0 +1,28 @@
+import ApusClientAPI
+package import ApusConfiguration
+package import ApusCore
+
+extension DialogConfiguration: ServiceConfiguration {
+    /// Reads the keys under `dialogs.`.
+    package mutating func read(_ reader: inout ConfigurationReader) throws(ApusError) {
+        sentencesPerMinute = try reader.int(
+            "dialogs.sentences_per_minute", default: sentencesPerMinute, in: 1...60_000)
+        runningMax = try reader.int("dialogs.running_max", default: runningMax, in: 1...100_000)
+        thinkingTime = try reader.duration("dialogs.thinking_time", default: thinkingTime)
+        confirmTime = try reader.duration("dialogs.confirm_time", default: confirmTime)
+        questionTime = try reader.duration("dialogs.question_time", default: questionTime)
+        historyTime = try reader.duration("dialogs.history_time", default: historyTime)
+        guard (.seconds(3) ... .seconds(60)).contains(thinkingTime), (.zero...thinkingTime / 2).contains(confirmTime),
+            (.seconds(5) ... .seconds(600)).contains(questionTime),
+            (questionTime ... .seconds(86_400)).contains(historyTime)
+        else {
+            throw reader.invalid(
+                "dialogs.thinking_time",
+                """
+                3s to 1m is expected; confirm_time: at most half of it; question_time: 5s to 10m; history_time: at \
+                most 24h
+                """
+            )
+        }
+    }
+}

@@ -1,0 +1,33 @@
+/// The bounds of dialogs (D13, VA-6).
+package struct DialogConfiguration: Sendable, Hashable {
+    /// The sentences that the clients of an account may say at one node in a minute; also the burst. One more is
+    /// refused with 10007. Key `dialogs.sentences_per_minute`.
+    package var sentencesPerMinute = 240
+    /// The sentences that a node carries out at once. One more is refused with 10007. Key `dialogs.running_max`.
+    package var runningMax = 1024
+    /// How long a sentence may take. Then the reply says that it took too long. Key `dialogs.thinking_time`.
+    package var thinkingTime: Duration = .seconds(15)
+    /// How long a device that is connected has to confirm a setting, before the reply says that it has not. Key
+    /// `dialogs.confirm_time`.
+    package var confirmTime: Duration = .seconds(2)
+    /// How long a question can be answered. Key `dialogs.question_time`.
+    package var questionTime: Duration = .seconds(30)
+    /// How long the sentences of a dialog are kept after the last one. Key `dialogs.history_time`.
+    package var historyTime: Duration = .seconds(600)
+
+    /// Work on a sentence is begun again if the dialog has not heard of it for this time: the node that had it may have
+    /// died.
+    static let againTime: Int64 = 2_000
+    /// The sentences of a dialog that are kept, with their replies.
+    static let turnsMax = 8
+    /// The changes that wait to be published. The oldest is left out beyond: its readers see a gap in the versions.
+    static let unpublishedMax = 16
+    /// The steps of one sentence. One that needs more is refused.
+    static let stepsMax = 32
+    /// The longest sentence, in bytes; 10002 beyond.
+    static let textByteCountMax = 512
+    /// How long a reply of a length is being given: to a reader of a screen, until a device reports what it has played.
+    static func speakingTime(_ reply: String) -> Int64 { min(30_000, 1_500 + 70 * Int64(reply.count)) }
+
+    package init() {}
+}

@@ -1,0 +1,258 @@
+import ApusCluster
+import ApusCommands
+import ApusContract
+import ApusCore
+import ApusGrammar
+import ApusSessions
+import ApusThings
+import ApusTimers
+import CoreMetrics
+import Foundation
+import SwiftProtobuf
+import Synchronization
+
+// Sentences at the node of the dialog's owner, or at that of the client if the owner has just died.
+
+extension DialogService {
+    /// The most readings of a sentence. It is read again if the question of the dialog changed after the reading.
+    private static let attemptsMax = 4
+    /// The steps of a sentence that are carried out at once.
+    private static let stepsAtOnceMax = 8
+    /// What remains of the time of a sentence for its end.
+    private static let reserve = Duration.milliseconds(500)
+
+    /// Reads a sentence, carries it out, and returns its turn.
+    ///
+    /// - Throws: 10007 over ``DialogConfiguration/runningMax``, 10005 after the client's time, 10021 if the records
+    ///   cannot be read.
+    func run(_ message: DialogRun) async throws(ApusError) -> DialogTurn {
+        guard let device = DeviceID(rawValue: message.device), AccountID(rawValue: message.speaker.account) != nil
+        else {
+            throw ApusError(.malformed)
+        }
+        let deadline = MonotonicTime.now() + min(.milliseconds(message.leftMs), configuration.thinkingTime)
+        for _ in 0..<Self.attemptsMax {
+            let look = DialogLook.with { $0.dataSinceMs = message.dataSinceMs }
+            let seen = try await ref(device).ask(look, timeout: try deadline.timeLeft())
+            if let known = seen.turns.last(where: { $0.id == message.id }) {
+                try known.check(message)
+                return try await carryOut(known, of: device, until: deadline)
+            }
+            let account = AccountID(unchecked: message.speaker.account)
+            var reader = try await reader(
+                of: message.language, account, device, lastReply: seen.turns.last?.plan.reply ?? "")
+            let question = seen.hasQuestion ? seen.question : nil
+            var plan = reader.plan(of: message.text, answering: question)
+            if reader.needsTimers(plan) {
+                reader.timers = try await timers.list(of: device, for: account, timeout: try deadline.timeLeft())
+                plan = reader.plan(of: message.text, answering: question)
+            }
+            let begin = DialogBegin.with {
+                ($0.id, $0.text, $0.speaker, $0.dataSinceMs) = (
+                    message.id, message.text, message.speaker, message.dataSinceMs
+                )
+                $0.language = reader.language.grammar.tag
+                $0.question = question?.number ?? 0
+                $0.plan = plan
+            }
+            let begun = try await ref(device).ask(begin, timeout: try deadline.timeLeft())
+            guard !begun.isStale else { continue }
+            try begun.turn.check(message)
+            (begin.plan.outcome == .notUnderstood ? notUnderstood : said).increment()
+            return try await carryOut(begun.turn, of: device, until: deadline)
+        }
+        throw ApusError(.overloaded, "too many talk to the device at once; try again")
+    }
+
+    /// Does what a sentence asks for that the dialog has taken, and returns its turn. A repetition does it once.
+    func carryOut(
+        _ turn: DialogTurn, of device: DeviceID, until deadline: MonotonicTime
+    ) async throws(ApusError) -> DialogTurn {
+        guard turn.endedMs == 0 else { return turn }
+        let count = running.add(1, ordering: .relaxed).newValue
+        defer { running.subtract(1, ordering: .relaxed) }
+        guard count <= configuration.runningMax else {
+            throw ApusError(.overloaded, "the node carries out too many sentences; try again")
+        }
+        let steps = await perform(turn, until: deadline)
+        let reply = DialogReply(turn.plan, steps, DialogLanguage(turn.language))
+        let finish = DialogFinish.with {
+            ($0.id, $0.steps, $0.reply, $0.outcome) = (turn.id, steps, reply.text, reply.outcome)
+        }
+        return try await ref(device).ask(finish, timeout: max(try deadline.timeLeft(), Self.reserve))
+    }
+
+    private func perform(_ turn: DialogTurn, until deadline: MonotonicTime) async -> [DialogStep] {
+        let authority = Authority(turn.speaker)
+        let steps = turn.plan.steps
+        return await withTaskGroup(of: (Int, DialogStep).self) { group in
+            var ended = steps
+            var next = 0
+            func add() {
+                let (index, step) = (next, steps[next])
+                next += 1
+                group.addTask {
+                    let id = RequestID(turn.id, step: index)
+                    return (index, await self.perform(step, id: id, of: turn, authority, until: deadline))
+                }
+            }
+            while next < min(steps.count, Self.stepsAtOnceMax) { add() }
+            while let (index, step) = await group.next() {
+                ended[index] = step
+                if next < steps.count { add() }
+            }
+            return ended
+        }
+    }
+
+    /// - Parameter id: of this step: a repetition is carried out once.
+    private func perform(
+        _ step: DialogStep, id: RequestID, of turn: DialogTurn, _ authority: Authority, until deadline: MonotonicTime
+    ) async -> DialogStep {
+        var step = step
+        do throws(ApusError) {
+            // The rights of now: the sentence may answer a question of half a minute ago.
+            try sessions.check(authority)
+            let device = try DeviceID(checking: step.device, "the device's id")
+            let isRead = step.kind == .read
+            let access = try await sessions.access(to: device, for: authority.account, control: !isRead).get()
+            let end = deadline + (.zero - Self.reserve)
+            switch step.kind {
+            case .read:
+                step.value = try await things.read(step.path, of: device, access, timeout: try end.timeLeft()).json
+                step.result = .done
+            case .write: step.result = try await write(step, device, access, id: id, authority, until: end)
+            case .act:
+                let content = try CommandContent(path: step.path, json: step.json)
+                step.result = try await act(content, device, id: id, authority, until: end)
+            case .direct:
+                let content = try ClientDialogDirective(step, id: id, of: turn).command
+                step.result = try await act(content, device, id: id, authority, until: end)
+            case .timer: try await change(timers: step, device, id: id, authority, until: end)
+            case .unspecified, .UNRECOGNIZED: throw ApusError(.malformed)
+            }
+            if step.kind == .timer { step.result = .done }
+        } catch {
+            (step.result, step.code, step.message) = (.failed, error.code.number, error.message)
+        }
+        return step
+    }
+
+    private func act(
+        _ content: CommandContent, _ device: DeviceID, id: RequestID, _ authority: Authority, until end: MonotonicTime
+    ) async throws(ApusError) -> DialogResult {
+        do throws(ApusError) {
+            _ = try await commands.act(
+                content, id: Data(id.bytes), on: device, by: authority, timeout: try end.timeLeft())
+            return .done
+        } catch {
+            // The device has it, or may have.
+            guard error.code == .answerTimedOut else { throw error }
+            return .sent
+        }
+    }
+
+    private func change(
+        timers step: DialogStep, _ device: DeviceID, id: RequestID, _ authority: Authority, until end: MonotonicTime
+    ) async throws(ApusError) {
+        guard let action = TimerAction(rawValue: step.path), let number = Int64(step.json) else {
+            throw ApusError(.malformed)
+        }
+        var call = EntityCall()
+        (call.identity, call.request) = (authority.identities.first, id)
+        let (account, timeout) = (authority.account, try end.timeLeft())
+        switch action {
+        case .set:
+            _ = try await timers.set(
+                .after(.milliseconds(number)), on: device, for: account, call: call, timeout: timeout)
+        case .alarm: _ = try await timers.set(.at(number), on: device, for: account, call: call, timeout: timeout)
+        case .cancel:
+            _ = try await timers.cancel(
+                .id(UInt32(clamping: number)), of: device, for: account, call: call, timeout: timeout)
+        case .pause, .resume:
+            _ = try await timers.change(
+                UInt32(clamping: number), isPaused: action == .pause, of: device, for: account, call: call,
+                timeout: timeout)
+        case .stop: _ = try await timers.stop(on: device, for: account, call: call, timeout: timeout)
+        }
+    }
+
+    /// Writes a setting, and waits for the device to confirm it.
+    private func write(
+        _ step: DialogStep, _ device: DeviceID, _ access: DeviceAccess, id: RequestID, _ authority: Authority,
+        until end: MonotonicTime
+    ) async throws(ApusError) -> DialogResult {
+        var call = EntityCall()
+        (call.identity, call.request) = (authority.identities.first, id)
+        let written = try await things.write(
+            step.path, step.json, of: device, by: authority, timeout: try end.timeLeft(), call: call)
+        guard written.isPending else { return written.isUnchanged ? .already : .done }
+        guard access.presence.online == .online else { return .queued }
+        let confirmEnd = min(end, .now() + configuration.confirmTime)
+        var pauses = Backoff(first: .milliseconds(10), longest: .milliseconds(200))
+        while MonotonicTime.now() < confirmEnd {
+            guard (try? await Task.sleep(for: pauses.next())) != nil else { break }
+            let seen = try await things.read(step.path, of: device, access, timeout: try end.timeLeft())
+            guard seen.isPending else {
+                return seen.version == written.version || seen.json.isExactly(step.json) ? .done : .sent
+            }
+        }
+        return .sent
+    }
+}
+
+extension DialogTurn {
+    /// - Throws: 21000 if the id was of another sentence.
+    fileprivate func check(_ message: DialogRun) throws(ApusError) {
+        guard text.isExactly(message.text) else {
+            throw ApusError(.duplicateMessage, "another sentence has this id")
+        }
+    }
+}
+
+extension RequestID {
+    /// The id of a step, derived from the sentence's id and the step's place.
+    fileprivate init(_ sentence: String, step index: Int) {
+        let bytes = Hexadecimal.bytes(sentence) ?? []
+        let halves = [bytes.prefix(8), bytes.dropFirst(8)].map { half in
+            half.reduce(UInt64(0)) { $0 << 8 | UInt64($1) }
+        }
+        self.init(high: halves[0], low: halves[1] &+ (UInt64(index) &+ 1) &* 0x9E37_79B9_7F4A_7C15)
+    }
+
+    /// 16 bytes.
+    var bytes: [UInt8] {
+        [high, low].flatMap { number in withUnsafeBytes(of: number.bigEndian) { Array($0) } }
+    }
+}
+
+extension ClientDialogDirective {
+    /// - Parameter id: of the step: a repetition of the directive has the same one.
+    fileprivate init(_ step: DialogStep, id: RequestID, of turn: DialogTurn) {
+        let parts = step.path.split(separator: ".")
+        self.init(
+            namespace: String(parts.first ?? ""), name: String(parts.last ?? ""),
+            messageID: Hexadecimal.text(id.bytes), dialogRequestID: turn.id, payload: step.json)
+    }
+
+    fileprivate var command: CommandContent {
+        get throws(ApusError) { try CommandContent(path: "Action.\(Self.action).ctlVal", json: json) }
+    }
+}
+
+extension DialogSpeaker {
+    init(_ authority: Authority) {
+        self.init()
+        (account, access) = (authority.account.rawValue, authority.identities.first ?? "")
+        (tokenTag, issuedS, expiresS) = (authority.token.tag, authority.token.issuedAt, authority.token.expires)
+    }
+}
+
+extension Authority {
+    /// Tokens for certain devices only do not talk.
+    fileprivate init(_ speaker: DialogSpeaker) {
+        self.init(
+            account: AccountID(unchecked: speaker.account), identities: [speaker.access],
+            token: TokenMark(tag: speaker.tokenTag, issuedAt: speaker.issuedS, expires: speaker.expiresS))
+    }
+}

@@ -1,0 +1,203 @@
+package import ApusClientAPI
+import ApusCluster
+import ApusCommands
+import ApusContract
+package import ApusCore
+import ApusGrammar
+import ApusSessions
+package import ApusStorage
+import ApusThings
+import ApusTimers
+import CoreMetrics
+import Logging
+package import ServiceLifecycle
+import SwiftProtobuf
+import Synchronization
+
+/// Dialogs at this node (VA-6 to VA-9, docs/voice.md): sentences that people say to devices, effects, and replies.
+///
+/// A sentence goes to the node of the dialog's owner in one message. That node reads it with the home of the speaker's
+/// account, and makes a plan. The dialog stores the sentence and the plan before a step begins. The ids of the steps
+/// are derived from the sentence's id, so a repetition after the death of a node does nothing twice.
+///
+/// Concurrency model: any thread. `Mutex`es guard the limits and the grammars.
+package final class DialogService: NodeService, Service {
+    package static let name = "Dialogs"
+    package static let records = VoiceHomeRecords.catalogue
+    /// The kind of the topics; the key is the device.
+    package static let topicKind = "dialogs"
+    /// The changes of a dialog that are kept, for clients that were disconnected.
+    private static let retention = TopicRetention(eventsMax: 16, byteCountMax: 32 << 10)
+
+    let configuration: DialogConfiguration
+    let view: ClusterView
+    let sessions: SessionService
+    let homes: VoiceHomeRecords
+    let things: ThingService
+    let commands: CommandService
+    let timers: TimerService
+    let topics: TopicService
+    let log: Logger
+    private let entities: EntityRegistry
+    private let grammars = Mutex(RecentCache<GrammarKey, Grammar>(countMax: 256))
+    private let rates: Mutex<RateLimiter<String>>
+    let running = Atomic<Int>(0)
+    private let orders = WorkQueue<DialogWork>(countMax: DialogService.workMax)
+    let said = Counter(label: "apus_dialog_sentences_total", dimensions: [("result", "understood")])
+    let notUnderstood = Counter(label: "apus_dialog_sentences_total", dimensions: [("result", "not_understood")])
+    private let runningGauge = Gauge(label: "apus_dialogs_running")
+
+    /// The most requests of dialogs that wait for a task. A dropped request is repeated by its dialog.
+    private static let workMax = 4096
+    /// Those that are carried out at once.
+    private static let workersMax = 64
+    private static let lookInterval = Duration.milliseconds(500)
+
+    private struct GrammarKey: Hashable {
+        let account: String
+        let revision: UInt64
+        let language: DialogLanguage
+    }
+
+    package init(_ configuration: DialogConfiguration, of node: NodeContext) throws(ApusError) {
+        (self.configuration, view, entities) = (configuration, node.view, node.entities)
+        (sessions, topics, log) = (node.sessions, node.topics, node.log)
+        homes = VoiceHomeRecords(node.records)
+        (things, commands) = (try node.ports.one(ThingService.self), try node.ports.one(CommandService.self))
+        timers = try node.ports.one(TimerService.self)
+        let perMinute = configuration.sentencesPerMinute
+        rates = Mutex(RateLimiter(perMinute, per: .seconds(60), burst: perMinute))
+        node.runtime.register(DialogKind(configuration, node: view.local.name).definition)
+        node.dispatcher.on(DialogRun.self) { [weak self] _, message throws(ApusError) in
+            guard let self else { throw ApusError(.shuttingDown) }
+            return try await run(message)
+        }
+        node.dispatcher.onOwnTell(DialogWork.self) { [orders] message in orders.add(message) }
+    }
+
+    package var work: [any Service] { [self] }
+
+    func ref(_ device: DeviceID) -> EntityRef<EntityCell<DialogState>> {
+        entities.ref(EntityCell<DialogState>.self, EntityAddress(kind: .dialogs, key: device.rawValue))
+    }
+
+    // MARK: - At the node of the client
+
+    /// Says a sentence to a device, and returns its turn with the reply.
+    ///
+    /// - Throws: 10002 for a sentence that is too long, 10007 over a limit; otherwise as ``access(to:_:)``.
+    func say(
+        _ text: String, id: String, to device: DeviceID, language: String, _ call: ClientCall
+    ) async throws(ApusError) -> DialogTurn {
+        guard text.utf8.count <= DialogConfiguration.textByteCountMax else {
+            throw ApusError(
+                .frameTooLarge, "a sentence has at most \(DialogConfiguration.textByteCountMax) bytes")
+        }
+        if !language.isEmpty { _ = try DialogLanguage(checking: language) }
+        let access = try await access(to: device, call.session)
+        guard rates.withLock({ $0.take(call.session.account.rawValue, at: .now()) }) else {
+            throw ApusError(.overloaded, "the account says too much; try again later")
+        }
+        let authority = Authority(call.session)
+        var message = DialogRun.with {
+            ($0.device, $0.id, $0.text, $0.language) = (device.rawValue, id, text, language)
+            ($0.speaker, $0.dataSinceMs) = (DialogSpeaker(authority), access.dataSince)
+        }
+        let left = try call.timeLeft()
+        message.leftMs = Int64(left.milliseconds)
+        let address = EntityAddress(kind: .dialogs, key: device.rawValue)
+        if case .reply(let turn) = try await entities.askOwner(of: address.shard, message, timeout: left) {
+            return turn
+        }
+        // This node is the owner's, or the owner has died: its successor knows the sentence, if it was begun.
+        message.leftMs = Int64(try call.timeLeft().milliseconds)
+        return try await run(message)
+    }
+
+    /// - Throws: 8002, 8003, 12001, 12004 and 20011 if the client may not talk to the device.
+    func access(to device: DeviceID, _ session: Session) async throws(ApusError) -> DeviceAccess {
+        try await things.access(to: device, for: session, control: true)
+    }
+
+    // MARK: - At the node of the owner
+
+    /// How a sentence is read: with the home of the speaker's account.
+    func reader(
+        of language: String, _ account: AccountID, _ device: DeviceID, lastReply: String
+    ) async throws(ApusError) -> SentenceReader {
+        let home = try await homes.home(of: account)
+        let language = DialogLanguage(language.isEmpty ? home.content.language : language)
+        let key = GrammarKey(account: account.rawValue, revision: home.content.revision, language: language)
+        let grammar: Grammar
+        if let known = grammars.withLock({ $0[key] }) {
+            grammar = known
+        } else {
+            grammar = try Grammar(try DialogTemplates.sentences(of: language), lists: home.lists)
+            grammars.withLock { $0[key] = grammar }
+        }
+        return SentenceReader(
+            home: home, grammar: grammar, language: language, speaker: device, now: view.clock.wallMilliseconds(),
+            lastReply: lastReply)
+    }
+
+    /// Publishes changes and continues interrupted sentences until the node stops.
+    package func run() async throws {
+        await cancelWhenGracefulShutdown {
+            await withDiscardingTaskGroup { group in
+                group.addTask { await self.orders.run(atMost: Self.workersMax) { await self.perform($0) } }
+                group.addTask { await self.measure() }
+            }
+        }
+    }
+
+    private func measure() async {
+        while (try? await Task.sleep(for: Self.lookInterval)) != nil {
+            runningGauge.record(running.load(ordering: .relaxed))
+        }
+    }
+
+    private func perform(_ message: DialogWork) async {
+        guard let device = DeviceID(rawValue: message.device) else { return }
+        do throws(ApusError) {
+            if let last = message.changes.last {
+                for change in message.changes { try await publish(change, of: device, message.dataSinceMs) }
+                try? ref(device).tell(DialogPublished.with { $0.version = last.version })
+            }
+            if message.hasTurn {
+                _ = try await carryOut(message.turn, of: device, until: .now() + configuration.thinkingTime)
+            }
+        } catch {
+            // The dialog repeats the request.
+            log.debug("A dialog is not carried on", metadata: Logger.facts(of: error))
+        }
+    }
+
+    private func publish(
+        _ change: DialogChange, of device: DeviceID, _ dataSince: UInt64
+    ) async throws(ApusError) {
+        let topic = ClientTopic(kind: Self.topicKind, key: device.rawValue)
+        guard topic.description.utf8.count <= ClientTopic.byteCountMax else { return }
+        let event = ClientDialogChanged.with {
+            ($0.device, $0.version, $0.previousVersion) = (device.rawValue, change.version, change.previousVersion)
+            $0.phases = change.phases.map { ClientDialogPhase($0) }
+            $0.turn = ClientDialogTurn(change.turn)
+        }
+        try await topics.publish(
+            event, to: topic, version: change.version, after: change.previousVersion, generation: dataSince)
+    }
+
+    // MARK: - Requests
+
+    /// Registers the requests, and the topics of dialogs.
+    package func add(to api: inout ClientAPI) {
+        api.addSchemas(dialogSchemas)
+        api.add(
+            PublishedTopics(
+                Self.topicKind, "What is said to a device, and replied; the key is the device's id.",
+                events: [ClientEventKind(ClientDialogChanged.self)], retention: Self.retention,
+                generation: { [self] key, session throws(ApusError) -> UInt64 in
+                    try await access(to: try DeviceID(checking: key, "the device's id"), session).dataSince
+                }, on: topics))
+        addRequests(to: &api)
+    }
+}

@@ -1,0 +1,231 @@
+import ApusCore
+import SwiftProtobuf
+
+/// The dialog of one device: what was said, what is being done, and what was replied (VA-6, VA-7, VA-9).
+///
+/// **Phases.** Idle, listening, thinking, speaking, finished, and idle again. A sentence interrupts the previous one in
+/// any phase; a stop ends any phase. ``mayFollow(_:_:)`` has all legal changes. Thinking and speaking have an end in
+/// time, so no dialog stays in a phase.
+///
+/// **Once.** A sentence has an id. A repetition finds the existing turn and its plan. A node that carries out the plan
+/// again therefore does the same, with the same ids.
+///
+/// **A question** is open until its time ends, or the next sentence comes. A sentence that was read with another
+/// question than the open one is not begun.
+///
+/// Pure value. Times are Unix milliseconds of the cluster's clock.
+package struct DialogStateMachine: Sendable {
+    package enum Action: Sendable, Equatable {
+        /// The owner's node must carry out a sentence.
+        case work(DialogTurn)
+        /// The owner's node must publish changes, in this order.
+        case publish([DialogChange])
+    }
+
+    package private(set) var state: DialogState
+    private let configuration: DialogConfiguration
+
+    package init(restoring state: DialogState, _ configuration: DialogConfiguration) {
+        (self.state, self.configuration) = (state, configuration)
+    }
+
+    /// The time of the next call of ``advance(at:_:)``; nil: none.
+    package var nextMs: Int64? {
+        [state.deadlineMs, state.againMs].filter { $0 > 0 }.min()
+    }
+
+    /// Whether a phase may follow another one.
+    package static func mayFollow(_ next: DialogPhase, _ phase: DialogPhase) -> Bool {
+        switch (phase, next) {
+        case (.unspecified, .listening), (.idle, .listening), (.listening, .thinking), (.thinking, .speaking),
+            (.speaking, .finished), (.finished, .idle):
+            true
+        // A sentence interrupts, and a stop ends.
+        case (.thinking, .listening), (.speaking, .listening): true
+        case (.listening, .idle), (.thinking, .idle), (.speaking, .idle): true
+        default: false
+        }
+    }
+
+    /// The question that can be answered at a time.
+    package func question(at now: Int64) -> DialogQuestion? {
+        state.hasQuestion && now < state.question.endsMs ? state.question : nil
+    }
+
+    // MARK: - Events
+
+    /// The account that the device's data belongs to has changed: nothing is left of the former one's dialog.
+    package mutating func enter(_ dataSince: UInt64) {
+        guard dataSince > state.dataSinceMs else { return }
+        forget()
+        state.dataSinceMs = dataSince
+    }
+
+    /// Nothing is left but the version, which grows on.
+    private mutating func forget() {
+        state = .with { [state] in ($0.version, $0.dataSinceMs) = (state.version, state.dataSinceMs) }
+    }
+
+    /// A sentence was read, and begins.
+    ///
+    /// - Returns: its turn. A turn without an end must be carried out.
+    package mutating func begin(_ message: DialogBegin, at now: Int64, _ actions: inout [Action]) -> DialogBegun {
+        if let known = turn(message.id) { return .with { $0.turn = known } }
+        guard (question(at: now)?.number ?? 0) == message.question else { return .with { $0.isStale = true } }
+        interrupt(at: now)
+        var turn = DialogTurn.with {
+            ($0.id, $0.text, $0.language, $0.beganMs) = (message.id, message.text, message.language, now)
+            ($0.plan, $0.speaker) = (message.plan, message.speaker)
+        }
+        turn.plan.choices = []
+        state.clearQuestion()
+        var phases: [DialogPhase] = []
+        enter(.listening, &phases)
+        enter(.thinking, &phases)
+        if message.plan.steps.isEmpty {
+            turn.endedMs = now
+            enter(.speaking, &phases)
+            if !message.plan.choices.isEmpty {
+                state.question = .with {
+                    $0.choices = message.plan.choices
+                    $0.endsMs = now + Int64(configuration.questionTime.milliseconds)
+                }
+            }
+        }
+        state.turns = state.turns.suffix(DialogConfiguration.turnsMax - 1) + [turn]
+        schedule(at: now)
+        note(phases, turn, at: now, &actions)
+        if state.hasQuestion { state.question.number = state.version }
+        return .with { $0.turn = turn }
+    }
+
+    /// The steps of a sentence have ended.
+    ///
+    /// - Returns: the turn; that which there is if the sentence has ended already.
+    package mutating func finish(
+        _ message: DialogFinish, at now: Int64, _ actions: inout [Action]
+    ) -> DialogTurn {
+        guard let index = state.turns.firstIndex(where: { $0.id == message.id }) else { return DialogTurn() }
+        let isInterrupted = state.turns[index].plan.outcome == .interrupted
+        guard state.turns[index].endedMs == 0 || (isInterrupted && state.turns[index].plan.reply.isEmpty) else {
+            return state.turns[index]
+        }
+        state.turns[index].plan.steps = message.steps
+        state.turns[index].plan.reply = message.reply
+        if state.turns[index].endedMs == 0 { state.turns[index].endedMs = now }
+        var phases: [DialogPhase] = []
+        if !isInterrupted {
+            state.turns[index].plan.outcome = message.outcome
+            if index == state.turns.count - 1, state.phase == .thinking { enter(.speaking, &phases) }
+            schedule(at: now)
+        }
+        note(phases, state.turns[index], at: now, &actions)
+        return state.turns[index]
+    }
+
+    /// Ends the phase (VA-9). Requests to devices are not withdrawn, and their results are noted with the turn.
+    package mutating func stop(at now: Int64, _ actions: inout [Action]) {
+        guard state.phase == .listening || state.phase == .thinking || state.phase == .speaking else {
+            state.clearQuestion()
+            return
+        }
+        interrupt(at: now)
+        state.clearQuestion()
+        var phases: [DialogPhase] = []
+        enter(.idle, &phases)
+        schedule(at: now)
+        note(phases, state.turns.last ?? DialogTurn(), at: now, &actions)
+    }
+
+    /// The clock may have passed what there was to wait for.
+    package mutating func advance(at now: Int64, _ actions: inout [Action]) {
+        if state.phase == .idle, now >= state.deadlineMs, state.unpublished.isEmpty { return forget() }
+        if state.deadlineMs > 0, now >= state.deadlineMs {
+            var phases: [DialogPhase] = []
+            switch state.phase {
+            case .thinking:
+                endLate(at: now)
+                enter(.speaking, &phases)
+            case .speaking:
+                enter(.finished, &phases)
+                enter(.idle, &phases)
+            default: return state.deadlineMs = now + DialogConfiguration.againTime
+            }
+            schedule(at: now)
+            note(phases, state.turns.last ?? DialogTurn(), at: now, &actions)
+        }
+        if state.againMs > 0, now >= state.againMs { repeatAll(at: now, &actions) }
+    }
+
+    /// The dialog is at another node than before, which may have died: what it was asked to do is asked again.
+    package mutating func restored(at now: Int64, _ actions: inout [Action]) { repeatAll(at: now, &actions) }
+
+    /// All changes up to a version are published.
+    package mutating func published(_ version: UInt64) {
+        state.unpublished.removeAll { $0.version <= version }
+        if state.unpublished.isEmpty, state.phase != .thinking { state.againMs = 0 }
+    }
+
+    // MARK: - Parts
+
+    private func turn(_ id: String) -> DialogTurn? { state.turns.last { $0.id == id } }
+
+    private mutating func enter(_ next: DialogPhase, _ phases: inout [DialogPhase]) {
+        assert(Self.mayFollow(next, state.phase), "\(next) does not follow \(state.phase)")
+        state.phase = next
+        phases.append(next)
+    }
+
+    /// Ends a sentence that is being carried out. Its steps continue, because devices have received them.
+    private mutating func interrupt(at now: Int64) {
+        guard state.phase == .thinking, let index = state.turns.indices.last, state.turns[index].endedMs == 0 else {
+            return
+        }
+        state.turns[index].endedMs = now
+        state.turns[index].plan.outcome = .interrupted
+    }
+
+    private mutating func endLate(at now: Int64) {
+        guard let index = state.turns.indices.last, state.turns[index].endedMs == 0 else { return }
+        let language = DialogLanguage(state.turns[index].language)
+        state.turns[index].endedMs = now
+        state.turns[index].plan.outcome = .failed
+        state.turns[index].plan.reply = language.texts.tookTooLong
+    }
+
+    /// Sets the end of the phase.
+    private mutating func schedule(at now: Int64) {
+        switch state.phase {
+        case .thinking:
+            state.deadlineMs = now + Int64(configuration.thinkingTime.milliseconds)
+            state.againMs = now + DialogConfiguration.againTime
+        case .speaking:
+            state.deadlineMs = now + DialogConfiguration.speakingTime(state.turns.last?.plan.reply ?? "")
+        default: state.deadlineMs = now + Int64(configuration.historyTime.milliseconds)
+        }
+    }
+
+    private mutating func note(_ phases: [DialogPhase], _ turn: DialogTurn, at now: Int64, _ actions: inout [Action]) {
+        let previous = state.version
+        // Versions grow although the states of a shard were lost.
+        state.version = previous == 0 ? UInt64(max(1, now)) : previous + 1
+        let change = DialogChange.with { [state] in
+            ($0.version, $0.previousVersion, $0.phases, $0.turn) = (state.version, previous, phases, turn)
+        }
+        state.unpublished = state.unpublished.suffix(DialogConfiguration.unpublishedMax - 1) + [change]
+        if state.againMs == 0 { state.againMs = now + DialogConfiguration.againTime }
+        actions.append(.publish([change]))
+    }
+
+    private mutating func repeatAll(at now: Int64, _ actions: inout [Action]) {
+        state.againMs = 0
+        if !state.unpublished.isEmpty {
+            actions.append(.publish(state.unpublished))
+            state.againMs = now + DialogConfiguration.againTime
+        }
+        if state.phase == .thinking, let turn = state.turns.last {
+            actions.append(.work(turn))
+            state.againMs = now + DialogConfiguration.againTime
+        }
+    }
+}

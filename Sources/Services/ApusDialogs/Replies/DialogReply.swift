@@ -1,0 +1,93 @@
+import ApusCore
+import ApusGrammar
+
+/// The reply to a sentence whose steps have ended. It says that something is done only if a device has confirmed it.
+///
+/// Pure value.
+struct DialogReply {
+    let text: String
+    let outcome: DialogOutcome
+
+    init(_ plan: DialogPlan, _ steps: [DialogStep], _ language: DialogLanguage) {
+        let (texts, intent) = (language.texts, VoiceIntent(rawValue: plan.intent) ?? .deviceGet)
+        outcome =
+            steps.contains { $0.result == .failed || $0.result == .unspecified }
+            ? .failed : steps.contains { $0.result == .sent || $0.result == .queued } ? .waiting : .done
+        let parts =
+            intent == .deviceGet
+            ? steps.map { Self.reading($0, plan, texts) } : Self.changes(steps, intent, texts)
+        text = parts.joined(separator: language == .english ? " " : "")
+    }
+
+    private static func changes(
+        _ steps: [DialogStep], _ intent: VoiceIntent, _ texts: any DialogTexts
+    ) -> [String] {
+        guard let first = steps.first, steps.count > 1, first.kind != .timer else {
+            return steps.map { change($0, intent, texts) }
+        }
+        let isSo = steps.filter { $0.result == .done || $0.result == .already }
+        let others = steps.filter { $0.result != .done && $0.result != .already }
+        let all = isSo.isEmpty ? [] : [texts.doneAll(isSo.count, texts.state(intent, first))]
+        return all + others.map { change($0, intent, texts) }
+    }
+
+    private static func change(
+        _ step: DialogStep, _ intent: VoiceIntent, _ texts: any DialogTexts
+    ) -> String {
+        if step.kind == .timer { return timer(step, texts) }
+        guard step.kind != .direct || step.result != .done else {
+            return texts.directed(intent, step.name, step.what)
+        }
+        let state = texts.state(intent, step)
+        return switch step.result {
+        case .done: texts.done(step.name, state)
+        case .already: texts.already(step.name, state)
+        case .sent: texts.sent(step.name)
+        case .queued: texts.queued(step.name, state)
+        case .failed, .unspecified, .UNRECOGNIZED: failure(step, texts)
+        }
+    }
+
+    private static func timer(_ step: DialogStep, _ texts: any DialogTexts) -> String {
+        guard step.result == .done, let action = TimerAction(rawValue: step.path) else {
+            switch ErrorCode(number: step.code) {
+            case .overloaded: return texts.tooManyTimers
+            // It ended before the step.
+            case .targetUnknown: return texts.noTimers
+            default: return failure(step, texts)
+            }
+        }
+        return texts.timer(action, step.what)
+    }
+
+    private static func failure(_ step: DialogStep, _ texts: any DialogTexts) -> String {
+        switch ErrorCode(number: step.code) {
+        case .targetOffline: texts.offline(step.name)
+        case .illegalRelation, .notAllowed, .targetUnknown, .deviceDisabled: texts.forbidden(step.name)
+        case .propertyUnknown: texts.unknown(step.name)
+        case .actionUnknown: texts.cannot(step.name)
+        default: texts.failed(step.name)
+        }
+    }
+
+    private static func reading(_ step: DialogStep, _ plan: DialogPlan, _ texts: any DialogTexts) -> String {
+        guard step.result == .done, let what = VoiceControl.What(rawValue: step.what) else {
+            return failure(step, texts)
+        }
+        let wanted = plan.slots.first { $0.name == VoiceSlot.state.rawValue }?.value ?? ""
+        guard what.isSwitch || !wanted.isEmpty else { return texts.reading(step.name, what, step.value) }
+        let isOn: Bool
+        if what == .position {
+            isOn = (Double(step.value) ?? 0) > 0
+        } else if what == .alarm {
+            // A mode is armed, too.
+            isOn = step.value != step.offJson && step.value != "null"
+        } else {
+            isOn = step.value == step.onJson
+        }
+        let state = texts.position(what, isOn: isOn)
+        guard !wanted.isEmpty else { return texts.status(step.name, state) }
+        let wantsOn = ["on", "open", "locked", "armed"].contains(wanted)
+        return texts.answer(isOn == wantsOn, step.name, state)
+    }
+}

@@ -1,0 +1,233 @@
+import ApusCore
+import ApusDialogs
+import SwiftProtobuf
+import Testing
+
+@Suite("The dialog of a device: its phases, and each sentence once (VA-6, VA-7, VA-9)")
+struct DialogStateMachineTests {
+    private static let step = DialogStep.with { ($0.entry, $0.kind, $0.path) = ("lamp", .write, "ProWritable.power") }
+
+    private static func begin(
+        _ number: UInt8, steps: Int = 1, choices: Int = 0, question: UInt64 = 0
+    ) -> DialogBegin {
+        .with {
+            ($0.id, $0.text, $0.language, $0.question) = ("id-\(number)", "text", "en", question)
+            $0.plan.steps = Array(repeating: Self.step, count: steps)
+            if steps == 0 { ($0.plan.reply, $0.plan.outcome) = ("a reply", choices > 0 ? .asked : .done) }
+            $0.plan.choices = Array(repeating: DialogChoice(), count: choices)
+        }
+    }
+
+    private static func finish(_ number: UInt8, _ reply: String = "done") -> DialogFinish {
+        .with {
+            ($0.id, $0.reply, $0.outcome) = ("id-\(number)", reply, .done)
+            $0.steps = [Self.step]
+        }
+    }
+
+    private typealias Machine = DialogStateMachine
+
+    @Test("A sentence goes through all phases, and is published with each change")
+    func phases() {
+        var machine = Machine(restoring: DialogState(), DialogConfiguration())
+        var actions: [Machine.Action] = []
+        let begun = machine.begin(Self.begin(1), at: 1000, &actions)
+        #expect(begun.turn.endedMs == 0 && machine.state.phase == .thinking)
+        let turn = machine.finish(Self.finish(1), at: 1100, &actions)
+        #expect(turn.plan.reply == "done" && turn.endedMs == 1100 && machine.state.phase == .speaking)
+        machine.advance(at: machine.state.deadlineMs, &actions)
+        #expect(machine.state.phase == .idle)
+        let phases = actions.flatMap { action in
+            if case .publish(let changes) = action { changes.flatMap(\.phases) } else { [DialogPhase]() }
+        }
+        #expect(phases.prefix(5) == [.listening, .thinking, .speaking, .finished, .idle])
+    }
+
+    @Test("A repetition has the turn that there is, whatever it asks for")
+    func repetitions() {
+        var machine = Machine(restoring: DialogState(), DialogConfiguration())
+        var actions: [Machine.Action] = []
+        _ = machine.begin(Self.begin(1), at: 1000, &actions)
+        actions = []
+        let again = machine.begin(Self.begin(1, steps: 0), at: 1001, &actions)
+        #expect(again.turn.plan.steps.count == 1 && actions.isEmpty)
+        let first = machine.finish(Self.finish(1), at: 1100, &actions)
+        let second = machine.finish(Self.finish(1, "another"), at: 1200, &actions)
+        #expect(first == second)
+    }
+
+    @Test("A question is open until its time ends or the next sentence, and an older reading does not answer it")
+    func questions() {
+        let configuration = DialogConfiguration()
+        var machine = Machine(restoring: DialogState(), configuration)
+        var actions: [Machine.Action] = []
+        _ = machine.begin(Self.begin(1, steps: 0, choices: 1), at: 1000, &actions)
+        let number = machine.question(at: 1001)?.number ?? 0
+        #expect(number > 0)
+        #expect(machine.begin(Self.begin(2), at: 1002, &actions).isStale)
+        #expect(machine.begin(Self.begin(2, question: number + 1), at: 1002, &actions).isStale)
+        let end = 1000 + Int64(configuration.questionTime.milliseconds)
+        #expect(machine.question(at: end - 1) != nil && machine.question(at: end) == nil)
+        // A yes that comes too late was read with a question that is over.
+        #expect(machine.begin(Self.begin(2, question: number), at: end, &actions).isStale)
+        #expect(!machine.begin(Self.begin(2, question: number), at: end - 1, &actions).isStale)
+        #expect(machine.question(at: end - 1) == nil)
+    }
+
+    @Test("A stop ends each phase, and what was asked of devices is noted with the sentence")
+    func stops() {
+        var machine = Machine(restoring: DialogState(), DialogConfiguration())
+        var actions: [Machine.Action] = []
+        _ = machine.begin(Self.begin(1), at: 1000, &actions)
+        machine.stop(at: 1010, &actions)
+        #expect(machine.state.phase == .idle && machine.state.turns.last?.plan.outcome == .interrupted)
+        let turn = machine.finish(Self.finish(1), at: 1100, &actions)
+        #expect(turn.plan.reply == "done" && turn.plan.outcome == .interrupted && machine.state.phase == .idle)
+    }
+
+    @Test("A sentence that nobody finishes ends in time, and is asked for again before")
+    func deadlines() throws {
+        var machine = Machine(restoring: DialogState(), DialogConfiguration())
+        var actions: [Machine.Action] = []
+        let turn = machine.begin(Self.begin(1), at: 1000, &actions).turn
+        actions = []
+        machine.advance(at: try #require(machine.nextMs), &actions)
+        #expect(actions.contains(.work(turn)))
+        machine.advance(at: machine.state.deadlineMs, &actions)
+        #expect(machine.state.phase == .speaking && machine.state.turns.last?.plan.outcome == .failed)
+        actions = []
+        machine.restored(at: 20_000, &actions)
+        #expect(!actions.contains(.work(turn)))
+    }
+
+    @Test("The data of a former account is forgotten, and versions grow on")
+    func accounts() {
+        var machine = Machine(restoring: DialogState(), DialogConfiguration())
+        var actions: [Machine.Action] = []
+        machine.enter(5)
+        _ = machine.begin(Self.begin(1, steps: 0, choices: 1), at: 1000, &actions)
+        let version = machine.state.version
+        machine.enter(6)
+        #expect(machine.state.turns.isEmpty && machine.question(at: 1001) == nil && machine.state.phase == .unspecified)
+        _ = machine.begin(Self.begin(2), at: 1000, &actions)
+        #expect(machine.state.version > version)
+    }
+
+    @Test("A million random steps show no illegal change, and no sentence twice", arguments: 0..<20 as Range<UInt64>)
+    func randomWalk(seed: UInt64) {
+        var walk = DialogWalk(seed: seed)
+        for _ in 0..<50_000 { walk.step() }
+        #expect(walk.violations.isEmpty, "seed \(seed): \(walk.violations.prefix(3))")
+        #expect(walk.finishedCount > 1000 && walk.interruptedCount > 100 && walk.lateCount > 10)
+    }
+}
+
+/// A dialog with random events, and what was seen of it.
+private struct DialogWalk {
+    private var generator: SeededRandom
+    private var machine = DialogStateMachine(restoring: DialogState(), DialogConfiguration())
+    private var now: Int64 = 1_000
+    private var phase = DialogPhase.unspecified
+    private var version: UInt64 = 0
+    private var nextID: UInt64 = 1
+    /// The replies of sentences that have ended, by id.
+    private var replies: [String: String] = [:]
+    private(set) var violations: [String] = []
+    private(set) var finishedCount = 0
+    private(set) var interruptedCount = 0
+    private(set) var lateCount = 0
+
+    init(seed: UInt64) { generator = SeededRandom(seed: seed) }
+
+    private static func id(_ number: UInt64) -> String { "id-\(number)" }
+
+    mutating func step() {
+        now += Int64.random(in: 0...800, using: &generator)
+        var actions: [DialogStateMachine.Action] = []
+        switch Int.random(in: 0..<100, using: &generator) {
+        case 0..<30: begin(&actions)
+        case 30..<60: finish(&actions)
+        case 60..<68: machine.stop(at: now, &actions)
+        case 68..<92:
+            let times = [machine.nextMs, machine.state.deadlineMs, nil]
+            if let time = times.randomElement(using: &generator) ?? nil, time > now { now = time }
+            machine.advance(at: now, &actions)
+        case 92..<96: machine.restored(at: now, &actions)
+        case 96..<99: machine.published(version)
+        default:
+            machine.enter(machine.state.dataSinceMs + UInt64.random(in: 0...1, using: &generator))
+        }
+        check(actions)
+    }
+
+    private mutating func begin(_ actions: inout [DialogStateMachine.Action]) {
+        let isNew = Int.random(in: 0..<4, using: &generator) > 0
+        if isNew { nextID += 1 }
+        let message = DialogBegin.with {
+            ($0.id, $0.text, $0.language) = (Self.id(nextID), "text", "en")
+            $0.question = machine.question(at: now)?.number ?? 0
+            if Bool.random(using: &generator) {
+                $0.plan.steps = [DialogStep()]
+            } else {
+                ($0.plan.reply, $0.plan.outcome) = ("reply \(nextID)", .done)
+                if Bool.random(using: &generator) { $0.plan.choices = [DialogChoice()] }
+            }
+        }
+        let before = machine.state.turns.contains { $0.id == message.id }
+        let begun = machine.begin(message, at: now, &actions)
+        if before, !actions.isEmpty { violations.append("a repetition changes the dialog") }
+        if !before, begun.isStale { violations.append("a sentence with the open question is refused") }
+    }
+
+    private mutating func finish(_ actions: inout [DialogStateMachine.Action]) {
+        let turns = machine.state.turns
+        let isLast = Bool.random(using: &generator)
+        guard let turn = isLast ? turns.last : turns.randomElement(using: &generator) else { return }
+        let reply = "finished \(UInt64.random(in: 0..<1000, using: &generator))"
+        let message = DialogFinish.with { ($0.id, $0.reply, $0.outcome) = (turn.id, reply, .done) }
+        let answer = machine.finish(message, at: now, &actions)
+        if answer.endedMs == 0 { violations.append("a finished sentence has no end") }
+        if answer.plan.reply == reply, answer.plan.outcome == .done { finishedCount += 1 }
+    }
+
+    private mutating func check(_ actions: [DialogStateMachine.Action]) {
+        for action in actions {
+            switch action {
+            case .work(let turn):
+                if machine.state.phase != .thinking || machine.state.turns.last?.id != turn.id {
+                    violations.append("a sentence is carried out that is over")
+                }
+            case .publish(let changes):
+                for change in changes where change.version > version { follow(change) }
+            }
+        }
+        if machine.state.phase != phase, !(machine.state.phase == .unspecified) {
+            violations.append("the phase \(machine.state.phase) was not published after \(phase)")
+        }
+        // What was said is forgotten.
+        if machine.state.phase == .unspecified { (phase, replies) = (.unspecified, [:]) }
+        for turn in machine.state.turns where turn.endedMs != 0 && !turn.plan.reply.isEmpty {
+            if let known = replies[turn.id], known != turn.plan.reply { violations.append("a reply has changed") }
+            replies[turn.id] = turn.plan.reply
+        }
+        if machine.state.phase == .thinking, machine.nextMs == nil {
+            violations.append("a sentence has no end in time")
+        }
+        if machine.state.turns.count > 8 || machine.state.unpublished.count > 16 {
+            violations.append("too much is kept")
+        }
+    }
+
+    private mutating func follow(_ change: DialogChange) {
+        if version > 0, change.version != version + 1 {
+            violations.append("version \(change.version) after \(version)")
+        }
+        version = change.version
+        for next in change.phases {
+            if !DialogStateMachine.mayFollow(next, phase) { violations.append("\(next) after \(phase)") }
+            phase = next
+        }
+        if change.turn.plan.outcome == .interrupted { interruptedCount += 1 }
+        if change.turn.plan.outcome == .failed { lateCount += 1 }
+    }
+}
