@@ -241,8 +241,8 @@ let package = Package(
         layer(
             "Services", "ApusDialogs",
             [
-                "ApusCore", "ApusConfiguration", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster",
-                "ApusSessions", "ApusClientAPI", "ApusThings", "ApusCommands", "ApusTimers", "ApusGrammar",
+                "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster",
+                "ApusSessions", "ApusClientAPI", "ApusThings", "ApusCommands", "ApusTimers", "ApusEvents", "ApusGrammar",
                 protobuf, lifecycle, coreMetrics, log,
             ]),
         layer(
@@ -429,7 +429,7 @@ let package = Package(
         test("ApusHTTPClientTests", ["ApusCore", "ApusHTTPClient", "ApusTestKit", nioCore, nioPosix]),
         test("ApusEventsTests", ["ApusCore", "ApusContract", "ApusStorage", "ApusTraversal", "ApusEvents", protobuf]),
         test("ApusGrammarTests", ["ApusCore", "ApusGrammar"]),
-        test("ApusDialogsTests", ["ApusCore", "ApusContract", "ApusDialogs", protobuf], for: .speed),
+        test("ApusDialogsTests", ["ApusCore", "ApusContract", "ApusDialogs", "ApusTestKit", protobuf], for: .speed),
         test("ApusThingsTests", ["ApusCore", "ApusStorage", "ApusSessions", "ApusThings", protobuf]),
         test(
             "ApusHTTPTests",

@@ -62,16 +62,16 @@ struct DialogStateMachineTests {
         var machine = Machine(restoring: DialogState(), configuration)
         var actions: [Machine.Action] = []
         _ = machine.begin(Self.begin(1, steps: 0, choices: 1), at: 1000, &actions)
-        let number = machine.question(at: 1001)?.number ?? 0
+        let number = machine.question(of: "", "", at: 1001)?.number ?? 0
         #expect(number > 0)
         #expect(machine.begin(Self.begin(2), at: 1002, &actions).isStale)
         #expect(machine.begin(Self.begin(2, question: number + 1), at: 1002, &actions).isStale)
         let end = 1000 + Int64(configuration.questionTime.milliseconds)
-        #expect(machine.question(at: end - 1) != nil && machine.question(at: end) == nil)
+        #expect(machine.question(of: "", "", at: end - 1) != nil && machine.question(of: "", "", at: end) == nil)
         // A yes that comes too late was read with a question that is over.
         #expect(machine.begin(Self.begin(2, question: number), at: end, &actions).isStale)
         #expect(!machine.begin(Self.begin(2, question: number), at: end - 1, &actions).isStale)
-        #expect(machine.question(at: end - 1) == nil)
+        #expect(machine.question(of: "", "", at: end - 1) == nil)
     }
 
     @Test("A stop ends each phase, and what was asked of devices is noted with the sentence")
@@ -101,16 +101,20 @@ struct DialogStateMachineTests {
     }
 
     @Test("The data of a former account is forgotten, and versions grow on")
-    func accounts() {
+    func accounts() throws {
         var machine = Machine(restoring: DialogState(), DialogConfiguration())
         var actions: [Machine.Action] = []
-        machine.enter(5)
+        try machine.enter(5)
         _ = machine.begin(Self.begin(1, steps: 0, choices: 1), at: 1000, &actions)
         let version = machine.state.version
-        machine.enter(6)
-        #expect(machine.state.turns.isEmpty && machine.question(at: 1001) == nil && machine.state.phase == .unspecified)
+        try machine.enter(6)
+        #expect(
+            machine.state.turns.isEmpty && machine.question(of: "", "", at: 1001) == nil
+                && machine.state.phase == .unspecified)
         _ = machine.begin(Self.begin(2), at: 1000, &actions)
         #expect(machine.state.version > version)
+        // A sentence of the former account that comes late.
+        #expect(throws: ApusError.self) { try machine.enter(5) }
     }
 
     @Test("A million random steps show no illegal change, and no sentence twice", arguments: 0..<20 as Range<UInt64>)
@@ -153,9 +157,9 @@ private struct DialogWalk {
             if let time = times.randomElement(using: &generator) ?? nil, time > now { now = time }
             machine.advance(at: now, &actions)
         case 92..<96: machine.restored(at: now, &actions)
-        case 96..<99: machine.published(version)
+        case 96..<99: machine.published([version])
         default:
-            machine.enter(machine.state.dataSinceMs + UInt64.random(in: 0...1, using: &generator))
+            try? machine.enter(machine.state.dataSinceMs + UInt64.random(in: 0...1, using: &generator))
         }
         check(actions)
     }
@@ -165,7 +169,7 @@ private struct DialogWalk {
         if isNew { nextID += 1 }
         let message = DialogBegin.with {
             ($0.id, $0.text, $0.language) = (Self.id(nextID), "text", "en")
-            $0.question = machine.question(at: now)?.number ?? 0
+            $0.question = machine.question(of: "", "", at: now)?.number ?? 0
             if Bool.random(using: &generator) {
                 $0.plan.steps = [DialogStep()]
             } else {

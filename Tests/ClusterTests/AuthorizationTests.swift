@@ -116,6 +116,7 @@ struct AuthorizationTests {
         dialogs.stop device app
         voice.home app
         voice.put app
+        dialogs.event device
         """
 
     private static let entries = Dictionary(

@@ -2,8 +2,10 @@ import ApusClient
 import ApusContract
 import ApusCore
 import ApusCrypto
+import ApusDevice
 import ApusTestKit
 import Foundation
+import Logging
 import SwiftProtobuf
 import Synchronization
 import Testing
@@ -310,6 +312,72 @@ struct HookTests {
         #expect(events.allSatisfy { $0["topic"] as? String == "call" && $0["name"] as? String == "cancelled" })
         #expect(events.allSatisfy { $0["device"] as? String == "cam" && $0["account"] as? String == place.user })
         #expect(Set(events.compactMap { $0["id"] as? String }).count == ended.count, "a repetition has the same id")
+        try await receiver.stop()
+    }
+
+    @Test("The skill of a home gets sentences and custom events, and its directives reach the device (VA-10 to VA-12)")
+    func skill() async throws {
+        let seen = Mutex<[String]>([])
+        let receiver = try await HTTPReceiver.start(reply: { request in
+            let body = try? JSONSerialization.jsonObject(with: Data(request.body.utf8)) as? [String: Any]
+            guard let text = body?["data"] as? String, let data = Data(base64Encoded: text) else { return "?" }
+            let sent = String(decoding: data, as: UTF8.self)
+            seen.withLock { $0.append(sent) }
+            if sent.contains("pizza") {
+                return """
+                    {"reply":"It comes at eight.","directives":[{"directive":
+                    {"header":{"namespace":"Custom","name":"Custom"},"payload":{"at":8}}}]}
+                    """
+            }
+            return sent.contains("silent") ? "" : "no JSON"
+        }) { _, _ in 200 }
+        let place = try Place(sharedBy: "skill-")
+        defer { place.close() }
+        let (cam, url) = (DeviceID(unchecked: "skill-cam"), "http://127.0.0.1:\(receiver.port)")
+        try place.api.ask(
+            "POST", "/v1/customers/skill-acme/hooks/chef", place.key, #"{"url":"\#(url)","messages":true}"#)
+        let directives = Mutex<[ClientDialogDirective]>([])
+        let commands = DeviceCommands(
+            session: place.device, log: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() })
+        commands.onDirective { directive throws(ApusError) in directives.withLock { $0.append(directive) } }
+        let working = Task { _ = try? await commands.run() }
+        defer { working.cancel() }
+        try await eventually { () throws(ApusError) in
+            try await place.app.setVoiceHome(.with { $0.skill = "chef/kitchen" })
+        }
+        let said = try await eventually { () throws(ApusError) in
+            try await place.app.say("order a pizza", to: cam, id: String(repeating: "0", count: 32))
+        }
+        #expect(said.reply == "It comes at eight." && said.outcome == .done && said.intent.isEmpty, "\(said)")
+        let again = try await place.app.say("order a pizza", to: cam, id: String(repeating: "0", count: 32))
+        #expect(again == said)
+        let first = try #require(directives.withLock { $0.first })
+        #expect(directives.withLock { $0.count } == 1 && first.namespace == "Custom", "\(first)")
+        #expect(first.dialogRequestID == said.id && first.messageID.utf8.count == 32)
+        #expect(first.payload == #"{"at":8}"#, "\(first.payload)")
+        let event = try #require(seen.withLock { $0.last })
+        #expect(event.contains(#""namespace":"Recognizer","name":"Text""#) && event.contains(said.id), "\(event)")
+        #expect(try await place.app.say("be silent now", to: cam).reply == "OK.")
+        #expect(try await place.app.say("what is a quark", to: cam).outcome == .notUnderstood)
+
+        let context = #"[{"header":{"namespace":"Screen","name":"State"},"payload":{"shown":"recipe"}}]"#
+        let count = try await place.device.sendCustomEvent(
+            "Custom", dialogRequestID: said.id, payload: #"{"order":"pizza"}"#, context: context)
+        #expect(count == 1)
+        let second = try #require(directives.withLock { $0.last })
+        #expect(second.dialogRequestID == said.id && second.messageID != first.messageID, "\(second)")
+        let custom = try #require(seen.withLock { $0.last })
+        #expect(custom.contains(#""shown":"recipe""#) && custom.contains(#""order":"pizza""#), "\(custom)")
+        await fails(.passToServerFailed) { () throws(ApusError) in
+            try await place.device.sendCustomEvent("Custom", payload: #"{"order":"soup"}"#)
+        }
+        for (payload, context) in [("[]", ""), ("", "{}"), ("", "[1]"), ("{", "")] {
+            await fails(.badParameter) { () throws(ApusError) in
+                try await place.device.sendCustomEvent("Custom", payload: payload, context: context)
+            }
+        }
+        try await place.app.setVoiceHome(ClientVoiceHome())
+        await fails(.targetUnknown) { () throws(ApusError) in try await place.device.sendCustomEvent("Custom") }
         try await receiver.stop()
     }
 

@@ -159,6 +159,7 @@ extension ClientGetDialogRequest: BoundedMessage {}
 extension ClientStopDialogRequest: BoundedMessage {}
 extension ClientGetVoiceHomeRequest: BoundedMessage {}
 extension ClientPutVoiceHomeRequest: BoundedMessage {}
+extension ClientSendDialogEventRequest: BoundedMessage {}
 
 extension ClientGetCommandRequest: BoundedMessage {}
 extension ClientListCommandsRequest: BoundedMessage {}

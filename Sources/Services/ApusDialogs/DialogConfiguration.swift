@@ -20,10 +20,15 @@ package struct DialogConfiguration: Sendable, Hashable {
     static let againTime: Int64 = 2_000
     /// The sentences of a dialog that are kept, with their replies.
     static let turnsMax = 8
+    /// A longer state forgets its oldest turns, and then its oldest changes that wait to be published. Replicated
+    /// states have at most 64 KiB.
+    static let stateByteCountMax = 48 << 10
+    /// The longest value that is read, and the longest message of an error, in bytes.
+    static let valueByteCountMax = 256
     /// The changes that wait to be published. The oldest is left out beyond: its readers see a gap in the versions.
     static let unpublishedMax = 16
     /// The steps of one sentence. One that needs more is refused.
-    static let stepsMax = 32
+    static let stepsMax = 16
     /// The longest sentence, in bytes; 10002 beyond.
     static let textByteCountMax = 512
     /// How long a reply of a length is being given: to a reader of a screen, until a device reports what it has played.

@@ -41,6 +41,12 @@ extension DialogPublished: EntityMessage {
     static var isIdempotent: Bool { true }
 }
 
+extension DialogEnter: EntityMessage {
+    typealias Reply = DialogTaken
+    static var method: UInt16 { 0x0186 }
+    static var isIdempotent: Bool { true }
+}
+
 /// The node of a client sends a sentence to the node of the dialog's owner.
 extension DialogRun: NodeMessage {
     typealias Reply = DialogTurn
@@ -75,9 +81,10 @@ struct DialogKind {
         var definition = EntityDefinition<DialogState>(.dialogs, name: "dialog", durability: .replicated)
         definition.onReading(DialogLook.self) { dialog, message, scope throws(ApusError) in
             var machine = DialogStateMachine(restoring: dialog, configuration)
-            machine.enter(message.dataSinceMs)
+            try machine.enter(message.dataSinceMs)
             var seen = machine.state
-            if machine.question(at: scope.wallMilliseconds) == nil { seen.clearQuestion() }
+            let question = machine.question(of: message.account, message.access, at: scope.wallMilliseconds)
+            if question == nil { seen.clearQuestion() }
             return seen
         }
         definition.on(DialogBegin.self) { dialog, message, scope throws(ApusError) in
@@ -94,9 +101,13 @@ struct DialogKind {
                 return machine.state
             }
         }
+        definition.on(DialogEnter.self) { dialog, message, scope throws(ApusError) in
+            try change(&dialog, message.dataSinceMs, &scope) { _, _, _ in }
+            return DialogTaken()
+        }
         definition.on(DialogPublished.self) { dialog, message, scope throws(ApusError) in
             let hasChanged = try change(&dialog, 0, &scope) { machine, _, actions in
-                machine.published(message.version)
+                machine.published(message.versions)
                 return !actions.isEmpty
             }
             // A change that is published again is recognized by its version.
@@ -118,7 +129,8 @@ struct DialogKind {
         let now = scope.wallMilliseconds
         var machine = DialogStateMachine(restoring: dialog, configuration)
         var actions: [DialogStateMachine.Action] = []
-        machine.enter(dataSince)
+        try machine.enter(dataSince)
+        machine.bound(at: now)
         let isRestored = dialog.epoch != 0 && dialog.epoch != scope.epoch
         if isRestored { machine.restored(at: now, &actions) }
         let reply = body(&machine, now, &actions)

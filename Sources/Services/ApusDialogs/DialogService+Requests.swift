@@ -10,13 +10,17 @@ extension DialogService {
         api.on(ClientSayRequest.self) { [self] request, call throws(ApusError) in
             let device = try Self.device(request.device, call.session)
             let turn = try await say(
-                request.text, id: try Self.id(request, call), to: device, language: request.language, call)
+                request.text, id: try Self.id(request.id, call), to: device, language: request.language,
+                context: request.context, call)
             return ClientDialogTurn(turn)
         }
         api.on(ClientGetDialogRequest.self) { [self] request, call throws(ApusError) in
             let device = try Self.device(request.device, call.session)
             let since = try await access(to: device, call.session).dataSince
-            let look = DialogLook.with { $0.dataSinceMs = since }
+            let look = DialogLook.with {
+                $0.dataSinceMs = since
+                ($0.account, $0.access) = (call.session.account.rawValue, call.session.access.rawValue)
+            }
             return ClientDialog(try await ref(device).ask(look, timeout: try call.timeLeft()), device)
         }
         api.on(ClientStopDialogRequest.self) { [self] request, call throws(ApusError) in
@@ -24,6 +28,9 @@ extension DialogService {
             let since = try await access(to: device, call.session).dataSince
             let stop = DialogStop.with { $0.dataSinceMs = since }
             return ClientDialog(try await ref(device).ask(stop, timeout: try call.timeLeft()), device)
+        }
+        api.on(ClientSendDialogEventRequest.self) { [self] request, call throws(ApusError) in
+            try await send(request, id: try Self.id(request.id, call), call)
         }
         api.on(ClientGetVoiceHomeRequest.self) { [self] _, call throws(ApusError) in
             try await homes.home(of: call.session.account).content
@@ -47,10 +54,10 @@ extension DialogService {
     }
 
     /// The id that the client chose for the sentence or its request, or a random one.
-    private static func id(_ request: ClientSayRequest, _ call: ClientCall) throws(ApusError) -> String {
-        guard request.id.isEmpty else {
-            guard request.id.utf8.count == 32, let id = Hexadecimal.bytes(request.id) else {
-                throw ApusError(.badParameter, "the id of a sentence has 32 hexadecimal digits")
+    private static func id(_ text: String, _ call: ClientCall) throws(ApusError) -> String {
+        guard text.isEmpty else {
+            guard text.utf8.count == 32, let id = Hexadecimal.bytes(text) else {
+                throw ApusError(.badParameter, "an id has 32 hexadecimal digits")
             }
             return Hexadecimal.text(id)
         }

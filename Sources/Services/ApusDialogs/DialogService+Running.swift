@@ -2,6 +2,7 @@ import ApusCluster
 import ApusCommands
 import ApusContract
 import ApusCore
+import ApusCrypto
 import ApusGrammar
 import ApusSessions
 import ApusThings
@@ -18,6 +19,8 @@ extension DialogService {
     private static let attemptsMax = 4
     /// The steps of a sentence that are carried out at once.
     private static let stepsAtOnceMax = 8
+    /// After these errors of a step, the device has received it, or may have.
+    private static let mayHaveArrived: [ErrorCode] = [.answerTimedOut, .deadlineExceeded, .linkLost]
     /// What remains of the time of a sentence for its end.
     private static let reserve = Duration.milliseconds(500)
 
@@ -30,17 +33,25 @@ extension DialogService {
         else {
             throw ApusError(.malformed)
         }
+        guard running.load(ordering: .relaxed) < configuration.runningMax else {
+            throw ApusError(.overloaded, "the node carries out too many sentences; try again")
+        }
         let deadline = MonotonicTime.now() + min(.milliseconds(message.leftMs), configuration.thinkingTime)
         for _ in 0..<Self.attemptsMax {
-            let look = DialogLook.with { $0.dataSinceMs = message.dataSinceMs }
+            let look = DialogLook.with {
+                $0.dataSinceMs = message.dataSinceMs
+                ($0.account, $0.access) = (message.speaker.account, message.speaker.access)
+            }
             let seen = try await ref(device).ask(look, timeout: try deadline.timeLeft())
             if let known = seen.turns.last(where: { $0.id == message.id }) {
                 try known.check(message)
-                return try await carryOut(known, of: device, until: deadline)
+                return try await carryOut(known, of: device)
             }
             let account = AccountID(unchecked: message.speaker.account)
             var reader = try await reader(
                 of: message.language, account, device, lastReply: seen.turns.last?.plan.reply ?? "")
+            reader.context = message.context
+            reader.mayConfirm = !message.speaker.isDevice || reader.isConfirming
             let question = seen.hasQuestion ? seen.question : nil
             var plan = reader.plan(of: message.text, answering: question)
             if reader.needsTimers(plan) {
@@ -59,30 +70,64 @@ extension DialogService {
             guard !begun.isStale else { continue }
             try begun.turn.check(message)
             (begin.plan.outcome == .notUnderstood ? notUnderstood : said).increment()
-            return try await carryOut(begun.turn, of: device, until: deadline)
+            return try await carryOut(begun.turn, of: device)
         }
         throw ApusError(.overloaded, "too many talk to the device at once; try again")
     }
 
-    /// Does what a sentence asks for that the dialog has taken, and returns its turn. A repetition does it once.
+    /// Does what a sentence asks for, which the dialog has stored, and returns its turn. A repetition does it once. The
+    /// time of the client does not bound it.
+    ///
+    /// - Parameter waits: if this node carries it out already, waits for its end. Otherwise returns the turn as it is.
     func carryOut(
-        _ turn: DialogTurn, of device: DeviceID, until deadline: MonotonicTime
+        _ turn: DialogTurn, of device: DeviceID, waits: Bool = true
     ) async throws(ApusError) -> DialogTurn {
         guard turn.endedMs == 0 else { return turn }
-        let count = running.add(1, ordering: .relaxed).newValue
-        defer { running.subtract(1, ordering: .relaxed) }
-        guard count <= configuration.runningMax else {
-            throw ApusError(.overloaded, "the node carries out too many sentences; try again")
+        let key = "\(device)/\(turn.id)"
+        guard inProgress.withLock({ $0.insert(key).inserted }) else {
+            return waits ? try await follow(turn, of: device) : turn
         }
-        let steps = await perform(turn, until: deadline)
+        defer { inProgress.withLock { _ = $0.remove(key) } }
+        running.add(1, ordering: .relaxed)
+        defer { running.subtract(1, ordering: .relaxed) }
+        let thinking = configuration.thinkingTime
+        let left = Duration.milliseconds(turn.beganMs - view.clock.wallMilliseconds()) + thinking
+        let deadline = MonotonicTime.now() + min(max(left, Self.reserve), thinking)
+        let steps = await perform(turn, of: device, until: deadline)
+        // The steps that were cancelled say nothing. The dialog has them continued.
+        guard !Task.isCancelled else { throw ApusError(.cancelled) }
         let reply = DialogReply(turn.plan, steps, DialogLanguage(turn.language))
         let finish = DialogFinish.with {
             ($0.id, $0.steps, $0.reply, $0.outcome) = (turn.id, steps, reply.text, reply.outcome)
         }
-        return try await ref(device).ask(finish, timeout: max(try deadline.timeLeft(), Self.reserve))
+        let ended = try await ref(device).ask(finish, timeout: max((try? deadline.timeLeft()) ?? .zero, Self.reserve))
+        guard ended.id.isEmpty else { return ended }
+        // Newer sentences have pushed it out of the dialog's memory.
+        var forgotten = turn
+        (forgotten.plan.steps, forgotten.plan.reply, forgotten.plan.outcome) = (steps, reply.text, reply.outcome)
+        forgotten.endedMs = view.clock.wallMilliseconds()
+        return forgotten
     }
 
-    private func perform(_ turn: DialogTurn, until deadline: MonotonicTime) async -> [DialogStep] {
+    /// Waits for a sentence that this node carries out already.
+    private func follow(_ turn: DialogTurn, of device: DeviceID) async throws(ApusError) -> DialogTurn {
+        var pauses = Backoff(first: .milliseconds(20), longest: .milliseconds(500))
+        let end = MonotonicTime.now() + configuration.thinkingTime
+        while true {
+            let pause = pauses.next()
+            guard MonotonicTime.now() + pause < end, (try? await Task.sleep(for: pause)) != nil else {
+                throw ApusError(.deadlineExceeded, "the sentence is being carried out")
+            }
+            let seen = try await ref(device).ask(DialogLook(), timeout: try end.timeLeft())
+            guard let known = seen.turns.last(where: { $0.id == turn.id }), known.endedMs == 0 else {
+                return seen.turns.last { $0.id == turn.id } ?? turn
+            }
+        }
+    }
+
+    private func perform(
+        _ turn: DialogTurn, of device: DeviceID, until deadline: MonotonicTime
+    ) async -> [DialogStep] {
         let authority = Authority(turn.speaker)
         let steps = turn.plan.steps
         return await withTaskGroup(of: (Int, DialogStep).self) { group in
@@ -92,7 +137,7 @@ extension DialogService {
                 let (index, step) = (next, steps[next])
                 next += 1
                 group.addTask {
-                    let id = RequestID(turn.id, step: index)
+                    let id = RequestID(turn.id, of: device, turn.speaker.account, step: index)
                     return (index, await self.perform(step, id: id, of: turn, authority, until: deadline))
                 }
             }
@@ -119,21 +164,33 @@ extension DialogService {
             let end = deadline + (.zero - Self.reserve)
             switch step.kind {
             case .read:
-                step.value = try await things.read(step.path, of: device, access, timeout: try end.timeLeft()).json
-                step.result = .done
+                let read = try await things.read(step.path, of: device, access, timeout: try end.timeLeft())
+                step.value = read.json
+                guard step.value.utf8.count <= DialogConfiguration.valueByteCountMax else {
+                    step.value = ""
+                    throw ApusError(.modelUnreadable, "the value is too long for a reply")
+                }
+                // A setting that waits is not the state of the device, and neither is what an absent device had.
+                step.result = access.presence.online == .offline ? .queued : read.isPending ? .sent : .done
             case .write: step.result = try await write(step, device, access, id: id, authority, until: end)
             case .act:
                 let content = try CommandContent(path: step.path, json: step.json)
                 step.result = try await act(content, device, id: id, authority, until: end)
             case .direct:
+                if !step.other.isEmpty {
+                    let other = try DeviceID(checking: step.other, "the device's id")
+                    _ = try await sessions.access(to: other, for: authority.account, control: false).get()
+                }
                 let content = try ClientDialogDirective(step, id: id, of: turn).command
                 step.result = try await act(content, device, id: id, authority, until: end)
+            case .skill: step.value = try await ask(skill: step, device, id: id, of: turn, authority, until: end)
             case .timer: try await change(timers: step, device, id: id, authority, until: end)
             case .unspecified, .UNRECOGNIZED: throw ApusError(.malformed)
             }
-            if step.kind == .timer { step.result = .done }
+            if step.kind == .timer || step.kind == .skill { step.result = .done }
         } catch {
-            (step.result, step.code, step.message) = (.failed, error.code.number, error.message)
+            (step.result, step.code) = (.failed, error.code.number)
+            step.message = String(error.message.prefix(DialogConfiguration.valueByteCountMax / 4))
         }
         return step
     }
@@ -141,13 +198,12 @@ extension DialogService {
     private func act(
         _ content: CommandContent, _ device: DeviceID, id: RequestID, _ authority: Authority, until end: MonotonicTime
     ) async throws(ApusError) -> DialogResult {
+        let timeout = try end.timeLeft()
         do throws(ApusError) {
-            _ = try await commands.act(
-                content, id: Data(id.bytes), on: device, by: authority, timeout: try end.timeLeft())
+            _ = try await commands.act(content, id: Data(id.bytes), on: device, by: authority, timeout: timeout)
             return .done
         } catch {
-            // The device has it, or may have.
-            guard error.code == .answerTimedOut else { throw error }
+            guard Self.mayHaveArrived.contains(error.code) else { throw error }
             return .sent
         }
     }
@@ -184,15 +240,25 @@ extension DialogService {
     ) async throws(ApusError) -> DialogResult {
         var call = EntityCall()
         (call.identity, call.request) = (authority.identities.first, id)
-        let written = try await things.write(
-            step.path, step.json, of: device, by: authority, timeout: try end.timeLeft(), call: call)
+        let timeout = try end.timeLeft()
+        let written: ThingRan
+        do throws(ApusError) {
+            written = try await things.write(
+                step.path, step.json, of: device, by: authority, timeout: timeout, call: call)
+        } catch {
+            guard Self.mayHaveArrived.contains(error.code) else { throw error }
+            return .sent
+        }
         guard written.isPending else { return written.isUnchanged ? .already : .done }
         guard access.presence.online == .online else { return .queued }
         let confirmEnd = min(end, .now() + configuration.confirmTime)
         var pauses = Backoff(first: .milliseconds(10), longest: .milliseconds(200))
         while MonotonicTime.now() < confirmEnd {
             guard (try? await Task.sleep(for: pauses.next())) != nil else { break }
-            let seen = try await things.read(step.path, of: device, access, timeout: try end.timeLeft())
+            guard
+                let seen = try? await things.read(
+                    step.path, of: device, access, timeout: try confirmEnd.timeLeft())
+            else { continue }
             guard seen.isPending else {
                 return seen.version == written.version || seen.json.isExactly(step.json) ? .done : .sent
             }
@@ -211,13 +277,13 @@ extension DialogTurn {
 }
 
 extension RequestID {
-    /// The id of a step, derived from the sentence's id and the step's place.
-    fileprivate init(_ sentence: String, step index: Int) {
-        let bytes = Hexadecimal.bytes(sentence) ?? []
-        let halves = [bytes.prefix(8), bytes.dropFirst(8)].map { half in
+    /// The id of a step, derived from the sentence's id, its speaker, the listening device, and the step's place.
+    init(_ sentence: String, of device: DeviceID, _ account: String, step index: Int) {
+        let bytes = SHA256.hash(data: Array("\(device)/\(account)/\(sentence)/\(index)".utf8))
+        let halves = [bytes.prefix(8), bytes.dropFirst(8).prefix(8)].map { half in
             half.reduce(UInt64(0)) { $0 << 8 | UInt64($1) }
         }
-        self.init(high: halves[0], low: halves[1] &+ (UInt64(index) &+ 1) &* 0x9E37_79B9_7F4A_7C15)
+        self.init(high: halves[0], low: halves[1])
     }
 
     /// 16 bytes.
@@ -235,7 +301,7 @@ extension ClientDialogDirective {
             messageID: Hexadecimal.text(id.bytes), dialogRequestID: turn.id, payload: step.json)
     }
 
-    fileprivate var command: CommandContent {
+    var command: CommandContent {
         get throws(ApusError) { try CommandContent(path: "Action.\(Self.action).ctlVal", json: json) }
     }
 }
@@ -245,6 +311,7 @@ extension DialogSpeaker {
         self.init()
         (account, access) = (authority.account.rawValue, authority.identities.first ?? "")
         (tokenTag, issuedS, expiresS) = (authority.token.tag, authority.token.issuedAt, authority.token.expires)
+        identity = authority.identities.last ?? ""
     }
 }
 
@@ -252,7 +319,7 @@ extension Authority {
     /// Tokens for certain devices only do not talk.
     fileprivate init(_ speaker: DialogSpeaker) {
         self.init(
-            account: AccountID(unchecked: speaker.account), identities: [speaker.access],
+            account: AccountID(unchecked: speaker.account), identities: [speaker.access, speaker.identity],
             token: TokenMark(tag: speaker.tokenTag, issuedAt: speaker.issuedS, expires: speaker.expiresS))
     }
 }

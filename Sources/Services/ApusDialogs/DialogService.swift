@@ -3,8 +3,9 @@ import ApusCluster
 import ApusCommands
 import ApusContract
 package import ApusCore
+import ApusEvents
 import ApusGrammar
-import ApusSessions
+package import ApusSessions
 package import ApusStorage
 import ApusThings
 import ApusTimers
@@ -21,7 +22,7 @@ import Synchronization
 /// are derived from the sentence's id, so a repetition after the death of a node does nothing twice.
 ///
 /// Concurrency model: any thread. `Mutex`es guard the limits and the grammars.
-package final class DialogService: NodeService, Service {
+package final class DialogService: NodeService, Service, RelationObserver {
     package static let name = "Dialogs"
     package static let records = VoiceHomeRecords.catalogue
     /// The kind of the topics; the key is the device.
@@ -33,16 +34,21 @@ package final class DialogService: NodeService, Service {
     let view: ClusterView
     let sessions: SessionService
     let homes: VoiceHomeRecords
+    private let devices: SessionRecords
     let things: ThingService
     let commands: CommandService
     let timers: TimerService
+    let events: EventService
     let topics: TopicService
     let log: Logger
     private let entities: EntityRegistry
-    private let grammars = Mutex(RecentCache<GrammarKey, Grammar>(countMax: 256))
+    private let grammars = Mutex(RecentCache<GrammarKey, (revision: UInt64, grammar: Grammar)>(countMax: 64))
     private let rates: Mutex<RateLimiter<String>>
     let running = Atomic<Int>(0)
+    /// The sentences that this node carries out, by device and id.
+    let inProgress = Mutex<Set<String>>([])
     private let orders = WorkQueue<DialogWork>(countMax: DialogService.workMax)
+    private let changes = WorkQueue<DialogWork>(countMax: DialogService.workMax)
     let said = Counter(label: "apus_dialog_sentences_total", dimensions: [("result", "understood")])
     let notUnderstood = Counter(label: "apus_dialog_sentences_total", dimensions: [("result", "not_understood")])
     private let runningGauge = Gauge(label: "apus_dialogs_running")
@@ -52,19 +58,20 @@ package final class DialogService: NodeService, Service {
     /// Those that are carried out at once.
     private static let workersMax = 64
     private static let lookInterval = Duration.milliseconds(500)
+    private static let rightsTimeout = Duration.seconds(1)
 
     private struct GrammarKey: Hashable {
         let account: String
-        let revision: UInt64
         let language: DialogLanguage
     }
 
     package init(_ configuration: DialogConfiguration, of node: NodeContext) throws(ApusError) {
         (self.configuration, view, entities) = (configuration, node.view, node.entities)
         (sessions, topics, log) = (node.sessions, node.topics, node.log)
-        homes = VoiceHomeRecords(node.records)
+        (homes, devices) = (VoiceHomeRecords(node.records), SessionRecords(node.records))
         (things, commands) = (try node.ports.one(ThingService.self), try node.ports.one(CommandService.self))
         timers = try node.ports.one(TimerService.self)
+        events = try node.ports.one(EventService.self)
         let perMinute = configuration.sentencesPerMinute
         rates = Mutex(RateLimiter(perMinute, per: .seconds(60), burst: perMinute))
         node.runtime.register(DialogKind(configuration, node: view.local.name).definition)
@@ -72,7 +79,10 @@ package final class DialogService: NodeService, Service {
             guard let self else { throw ApusError(.shuttingDown) }
             return try await run(message)
         }
-        node.dispatcher.onOwnTell(DialogWork.self) { [orders] message in orders.add(message) }
+        node.dispatcher.onOwnTell(DialogWork.self) { [orders, changes] message in
+            (message.hasTurn ? orders : changes).add(message)
+        }
+        node.ports.provide(self, as: (any RelationObserver).self)
     }
 
     package var work: [any Service] { [self] }
@@ -87,21 +97,22 @@ package final class DialogService: NodeService, Service {
     ///
     /// - Throws: 10002 for a sentence that is too long, 10007 over a limit; otherwise as ``access(to:_:)``.
     func say(
-        _ text: String, id: String, to device: DeviceID, language: String, _ call: ClientCall
+        _ text: String, id: String, to device: DeviceID, language: String, context: String, _ call: ClientCall
     ) async throws(ApusError) -> DialogTurn {
         guard text.utf8.count <= DialogConfiguration.textByteCountMax else {
             throw ApusError(
                 .frameTooLarge, "a sentence has at most \(DialogConfiguration.textByteCountMax) bytes")
         }
         if !language.isEmpty { _ = try DialogLanguage(checking: language) }
+        let context = try SkillEvent.context(context)
         let access = try await access(to: device, call.session)
-        guard rates.withLock({ $0.take(call.session.account.rawValue, at: .now()) }) else {
-            throw ApusError(.overloaded, "the account says too much; try again later")
-        }
+        try takeTurn(of: call.session.account)
         let authority = Authority(call.session)
         var message = DialogRun.with {
             ($0.device, $0.id, $0.text, $0.language) = (device.rawValue, id, text, language)
-            ($0.speaker, $0.dataSinceMs) = (DialogSpeaker(authority), access.dataSince)
+            ($0.dataSinceMs, $0.context) = (access.dataSince, context)
+            $0.speaker = DialogSpeaker(authority)
+            $0.speaker.isDevice = call.session.device != nil
         }
         let left = try call.timeLeft()
         message.leftMs = Int64(left.milliseconds)
@@ -114,9 +125,25 @@ package final class DialogService: NodeService, Service {
         return try await run(message)
     }
 
+    /// - Throws: 10007 if the account says too much.
+    func takeTurn(of account: AccountID) throws(ApusError) {
+        guard rates.withLock({ $0.take(account.rawValue, at: .now()) }) else {
+            throw ApusError(.overloaded, "the account says too much; try again later")
+        }
+    }
+
     /// - Throws: 8002, 8003, 12001, 12004 and 20011 if the client may not talk to the device.
     func access(to device: DeviceID, _ session: Session) async throws(ApusError) -> DeviceAccess {
         try await things.access(to: device, for: session, control: true)
+    }
+
+    /// Forgets the dialog with a former account. If this fails, it is forgotten with the next sentence.
+    package func related(_ device: DeviceID, _ change: DeviceRelationChange, before: DeviceRecord?) async {
+        guard change.endsRights(before: before), let since = (try? await devices.record(of: device))?.dataSince,
+            since > 0
+        else { return }
+        let enter = DialogEnter.with { $0.dataSinceMs = since }
+        _ = try? await ref(device).ask(enter, timeout: Self.rightsTimeout)
     }
 
     // MARK: - At the node of the owner
@@ -127,13 +154,13 @@ package final class DialogService: NodeService, Service {
     ) async throws(ApusError) -> SentenceReader {
         let home = try await homes.home(of: account)
         let language = DialogLanguage(language.isEmpty ? home.content.language : language)
-        let key = GrammarKey(account: account.rawValue, revision: home.content.revision, language: language)
+        let (key, revision) = (GrammarKey(account: account.rawValue, language: language), home.content.revision)
         let grammar: Grammar
-        if let known = grammars.withLock({ $0[key] }) {
-            grammar = known
+        if let known = grammars.withLock({ $0[key] }), known.revision == revision {
+            grammar = known.grammar
         } else {
             grammar = try Grammar(try DialogTemplates.sentences(of: language), lists: home.lists)
-            grammars.withLock { $0[key] = grammar }
+            grammars.withLock { [grammar] in $0[key] = (revision, grammar) }
         }
         return SentenceReader(
             home: home, grammar: grammar, language: language, speaker: device, now: view.clock.wallMilliseconds(),
@@ -144,7 +171,9 @@ package final class DialogService: NodeService, Service {
     package func run() async throws {
         await cancelWhenGracefulShutdown {
             await withDiscardingTaskGroup { group in
-                group.addTask { await self.orders.run(atMost: Self.workersMax) { await self.perform($0) } }
+                for queue in [self.orders, self.changes] {
+                    group.addTask { await queue.run(atMost: Self.workersMax) { await self.perform($0) } }
+                }
                 group.addTask { await self.measure() }
             }
         }
@@ -159,13 +188,12 @@ package final class DialogService: NodeService, Service {
     private func perform(_ message: DialogWork) async {
         guard let device = DeviceID(rawValue: message.device) else { return }
         do throws(ApusError) {
-            if let last = message.changes.last {
-                for change in message.changes { try await publish(change, of: device, message.dataSinceMs) }
-                try? ref(device).tell(DialogPublished.with { $0.version = last.version })
+            guard !message.hasTurn else {
+                _ = try await carryOut(message.turn, of: device, waits: false)
+                return
             }
-            if message.hasTurn {
-                _ = try await carryOut(message.turn, of: device, until: .now() + configuration.thinkingTime)
-            }
+            for change in message.changes { try await publish(change, of: device, message.dataSinceMs) }
+            try? ref(device).tell(DialogPublished.with { $0.versions = message.changes.map(\.version) })
         } catch {
             // The dialog repeats the request.
             log.debug("A dialog is not carried on", metadata: Logger.facts(of: error))
@@ -196,7 +224,10 @@ package final class DialogService: NodeService, Service {
                 Self.topicKind, "What is said to a device, and replied; the key is the device's id.",
                 events: [ClientEventKind(ClientDialogChanged.self)], retention: Self.retention,
                 generation: { [self] key, session throws(ApusError) -> UInt64 in
-                    try await access(to: try DeviceID(checking: key, "the device's id"), session).dataSince
+                    guard session.allowedDevices == nil else {
+                        throw ApusError(.notAllowed, "the token is for certain devices only")
+                    }
+                    return try await access(to: try DeviceID(checking: key, "the device's id"), session).dataSince
                 }, on: topics))
         addRequests(to: &api)
     }

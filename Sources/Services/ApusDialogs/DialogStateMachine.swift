@@ -1,4 +1,4 @@
-import ApusCore
+package import ApusCore
 import SwiftProtobuf
 
 /// The dialog of one device: what was said, what is being done, and what was replied (VA-6, VA-7, VA-9).
@@ -10,8 +10,8 @@ import SwiftProtobuf
 /// **Once.** A sentence has an id. A repetition finds the existing turn and its plan. A node that carries out the plan
 /// again therefore does the same, with the same ids.
 ///
-/// **A question** is open until its time ends, or the next sentence comes. A sentence that was read with another
-/// question than the open one is not begun.
+/// **A question** is open until its time ends, or the next sentence comes. Only the client that was asked can answer
+/// it. A sentence that was read with another question than the open one is not begun.
 ///
 /// Pure value. Times are Unix milliseconds of the cluster's clock.
 package struct DialogStateMachine: Sendable {
@@ -47,16 +47,28 @@ package struct DialogStateMachine: Sendable {
         }
     }
 
-    /// The question that can be answered at a time.
-    package func question(at now: Int64) -> DialogQuestion? {
-        state.hasQuestion && now < state.question.endsMs ? state.question : nil
+    /// The question that a client can answer at a time. After the clock has gone back, there is none.
+    package func question(of account: String, _ access: String, at now: Int64) -> DialogQuestion? {
+        let question = state.question
+        let span = Int64(configuration.questionTime.milliseconds)
+        guard state.hasQuestion, now < question.endsMs, now >= question.endsMs - span,
+            question.account.isExactly(account), question.access.isExactly(access)
+        else { return nil }
+        return question
     }
 
     // MARK: - Events
 
-    /// The account that the device's data belongs to has changed: nothing is left of the former one's dialog.
-    package mutating func enter(_ dataSince: UInt64) {
-        guard dataSince > state.dataSinceMs else { return }
+    /// A message for the account whose data of the device begins at this time. The dialog of a former account is
+    /// forgotten.
+    ///
+    /// - Parameter dataSince: 0: the message concerns the dialog of any account.
+    /// - Throws: 8003 if the device has a later account.
+    package mutating func enter(_ dataSince: UInt64) throws(ApusError) {
+        guard dataSince != 0, dataSince != state.dataSinceMs else { return }
+        guard dataSince > state.dataSinceMs else {
+            throw ApusError(.illegalRelation, "the device has another account since")
+        }
         forget()
         state.dataSinceMs = dataSince
     }
@@ -71,7 +83,10 @@ package struct DialogStateMachine: Sendable {
     /// - Returns: its turn. A turn without an end must be carried out.
     package mutating func begin(_ message: DialogBegin, at now: Int64, _ actions: inout [Action]) -> DialogBegun {
         if let known = turn(message.id) { return .with { $0.turn = known } }
-        guard (question(at: now)?.number ?? 0) == message.question else { return .with { $0.isStale = true } }
+        guard (question(of: message.speaker.account, message.speaker.access, at: now)?.number ?? 0) == message.question
+        else {
+            return .with { $0.isStale = true }
+        }
         interrupt(at: now)
         var turn = DialogTurn.with {
             ($0.id, $0.text, $0.language, $0.beganMs) = (message.id, message.text, message.language, now)
@@ -88,6 +103,7 @@ package struct DialogStateMachine: Sendable {
             if !message.plan.choices.isEmpty {
                 state.question = .with {
                     $0.choices = message.plan.choices
+                    ($0.account, $0.access) = (message.speaker.account, message.speaker.access)
                     $0.endsMs = now + Int64(configuration.questionTime.milliseconds)
                 }
             }
@@ -101,7 +117,7 @@ package struct DialogStateMachine: Sendable {
 
     /// The steps of a sentence have ended.
     ///
-    /// - Returns: the turn; that which there is if the sentence has ended already.
+    /// - Returns: the turn; the known one if the sentence has ended already; an empty one if it is forgotten.
     package mutating func finish(
         _ message: DialogFinish, at now: Int64, _ actions: inout [Action]
     ) -> DialogTurn {
@@ -111,6 +127,7 @@ package struct DialogStateMachine: Sendable {
             return state.turns[index]
         }
         state.turns[index].plan.steps = message.steps
+        for step in state.turns[index].plan.steps.indices { state.turns[index].plan.steps[step].context = "" }
         state.turns[index].plan.reply = message.reply
         if state.turns[index].endedMs == 0 { state.turns[index].endedMs = now }
         var phases: [DialogPhase] = []
@@ -160,10 +177,20 @@ package struct DialogStateMachine: Sendable {
     /// The dialog is at another node than before, which may have died: what it was asked to do is asked again.
     package mutating func restored(at now: Int64, _ actions: inout [Action]) { repeatAll(at: now, &actions) }
 
-    /// All changes up to a version are published.
-    package mutating func published(_ version: UInt64) {
-        state.unpublished.removeAll { $0.version <= version }
+    /// The changes of these versions are published.
+    package mutating func published(_ versions: [UInt64]) {
+        state.unpublished.removeAll { versions.contains($0.version) }
         if state.unpublished.isEmpty, state.phase != .thinking { state.againMs = 0 }
+    }
+
+    /// Bounds the times that are waited for, after the clock may have gone back.
+    package mutating func bound(at now: Int64) {
+        let longest = max(configuration.historyTime, configuration.thinkingTime, .seconds(30))
+        state.deadlineMs = min(state.deadlineMs, now + Int64(longest.milliseconds))
+        if state.phase == .thinking {
+            state.deadlineMs = min(state.deadlineMs, now + Int64(configuration.thinkingTime.milliseconds))
+        }
+        state.againMs = min(state.againMs, now + DialogConfiguration.againTime)
     }
 
     // MARK: - Parts
@@ -209,12 +236,23 @@ package struct DialogStateMachine: Sendable {
         let previous = state.version
         // Versions grow although the states of a shard were lost.
         state.version = previous == 0 ? UInt64(max(1, now)) : previous + 1
-        let change = DialogChange.with { [state] in
+        var change = DialogChange.with { [state] in
             ($0.version, $0.previousVersion, $0.phases, $0.turn) = (state.version, previous, phases, turn)
         }
+        for index in change.turn.plan.steps.indices { change.turn.plan.steps[index].context = "" }
         state.unpublished = state.unpublished.suffix(DialogConfiguration.unpublishedMax - 1) + [change]
         if state.againMs == 0 { state.againMs = now + DialogConfiguration.againTime }
+        trim()
         actions.append(.publish([change]))
+    }
+
+    /// Keeps the state within its bound.
+    private mutating func trim() {
+        while state.turns.count > 1 || state.unpublished.count > 1 {
+            guard let bytes: [UInt8] = try? state.serializedBytes(), bytes.count > DialogConfiguration.stateByteCountMax
+            else { return }
+            if state.turns.count > 1 { state.turns.removeFirst() } else { state.unpublished.removeFirst() }
+        }
     }
 
     private mutating func repeatAll(at now: Int64, _ actions: inout [Action]) {

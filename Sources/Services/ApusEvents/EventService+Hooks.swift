@@ -250,19 +250,41 @@ extension EventService {
         let message = ServerMessage(
             path: path, data: Array(request.data), account: call.session.account, access: call.session.access,
             device: call.session.device)
-        let customer = try await customer(of: call.session)
-        let account = call.session.account.rawValue
+        let asked = request.timeoutMs == 0 ? EventConfiguration.answerTimeMax : .milliseconds(Int(request.timeoutMs))
+        // The server's time ends early enough to answer the client before its deadline.
+        let left = max(try call.timeLeft() - .milliseconds(100), .milliseconds(10))
+        return try await send(message, to: name, timeout: min(asked, left))
+    }
+
+    /// Sends a message to a server of the integrator for a service, and returns the answer.
+    ///
+    /// - Parameters:
+    ///   - url: `NAME` or `NAME/PATH`, as in the request `servers.send`.
+    ///   - id: the same for every repetition of the message.
+    /// - Throws: as the request `servers.send`.
+    package func send(
+        _ data: [UInt8], to url: String, account: AccountID, access: AccessID, device: DeviceID?, id: String,
+        timeout: Duration
+    ) async throws(ApusError) -> [UInt8] {
+        let (name, path) = try Self.parts(of: url)
+        let message = ServerMessage(path: path, data: data, account: account, access: access, device: device)
+        return try await send(message, to: name, id: id, timeout: timeout)
+    }
+
+    /// - Parameter id: nil: a random one.
+    private func send(
+        _ message: ServerMessage, to name: String, id: String? = nil, timeout: Duration
+    ) async throws(ApusError) -> [UInt8] {
+        let customer = try await customer(of: message)
+        let account = message.account.rawValue
         guard slots.withLock({ $0.take(customer: customer, account: account) }) else {
             refused.increment()
             throw ApusError(.overloaded, "too many messages to servers wait for an answer")
         }
         defer { slots.withLock { $0.giveBack(customer: customer, account: account) } }
-        let asked = request.timeoutMs == 0 ? EventConfiguration.answerTimeMax : .milliseconds(Int(request.timeoutMs))
-        // The server's time ends early enough to answer the client before its deadline.
-        let left = max(try call.timeLeft() - .milliseconds(100), .milliseconds(10))
-        let timeout = min(asked, EventConfiguration.answerTimeMax, left)
         do throws(ApusError) {
-            let answer = try await self.answer(to: message, from: name, customer, timeout)
+            let answer = try await self.answer(
+                to: message, from: name, customer, id: id, min(timeout, EventConfiguration.answerTimeMax))
             guard answer.count <= EventConfiguration.dataByteCountMax else {
                 throw ApusError(.passToServerFailed, "the server's answer is too long")
             }
@@ -275,7 +297,7 @@ extension EventService {
     }
 
     private func answer(
-        to message: ServerMessage, from name: String, _ customer: String, _ timeout: Duration
+        to message: ServerMessage, from name: String, _ customer: String, id: String?, _ timeout: Duration
     ) async throws(ApusError) -> [UInt8] {
         if let handler = ports.all(ServerHandler.self).first(where: { $0.name == name }) {
             return try await handler.handle(message)
@@ -283,7 +305,7 @@ extension EventService {
         guard let hook = try await hooks.hooks(of: customer, in: records).first(where: { $0.hook == name }),
             hook.messages
         else { throw ApusError(.passToServerFailed, "there is no server of this name") }
-        let id = Hexadecimal.text((0..<16).map { _ in UInt8.random(in: 0...(.max)) })
+        let id = id ?? Hexadecimal.text((0..<16).map { _ in UInt8.random(in: 0...(.max)) })
         let body = JSON.object([
             ("id", .string(id)), ("customer", .string(customer)), ("hook", .string(name)),
             ("path", .string(message.path)), ("account", .string(message.account.rawValue)),
@@ -317,16 +339,16 @@ extension EventService {
         return (first, path)
     }
 
-    /// The customer whose servers a client reaches.
+    /// The customer whose servers the sender of a message reaches.
     ///
-    /// - Throws: 20011 if the client is a disabled device.
-    private func customer(of session: Session) async throws(ApusError) -> String {
-        if let device = session.device {
+    /// - Throws: 20011 if the sender is a disabled device.
+    private func customer(of message: ServerMessage) async throws(ApusError) -> String {
+        if let device = message.device {
             let record = try await sessions.record(of: device)
             try record?.checkEnabled()
             return record?.customer?.rawValue ?? CustomerID.none
         }
-        return try await sessions.user(session.account)?.customer.rawValue ?? CustomerID.none
+        return try await sessions.user(message.account)?.customer.rawValue ?? CustomerID.none
     }
 }
 

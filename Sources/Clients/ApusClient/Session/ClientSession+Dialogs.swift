@@ -25,6 +25,27 @@ extension ClientSession {
         return try await ask(request, timeout: timeout)
     }
 
+    /// A device sends a custom event to the skill of its account's home (VA-11). The device receives the
+    /// directives of the answer.
+    ///
+    /// - Parameters:
+    ///   - name: such as `Custom`.
+    ///   - sentence: the id of the sentence that it follows from; nil: none.
+    ///   - payload: a JSON object of at most 8 KiB; empty: `{}`.
+    ///   - context: a JSON array of `{"header":…,"payload":…}` of at most 8 KiB (VA-12); empty: none.
+    /// - Returns: the number of directives.
+    /// - Throws: 8002 if the home has no skill, 21002 if the skill does not answer within 2 s, 21005 if it fails, 21031
+    ///   if the event is not valid, 10007 after too many events, otherwise as ``ask(_:timeout:)``.
+    @discardableResult
+    public func sendCustomEvent(
+        _ name: String, dialogRequestID sentence: String? = nil, payload: String = "", context: String = ""
+    ) async throws(ApusError) -> Int {
+        let request = ClientSendDialogEventRequest.with {
+            ($0.name, $0.dialogRequestID, $0.payload, $0.context) = (name, sentence ?? "", payload, context)
+        }
+        return Int(try await ask(request).directives)
+    }
+
     /// What was said to a device in the last minutes, the newest first.
     ///
     /// - Throws: as ``say(_:to:language:id:timeout:)``.

@@ -7,34 +7,51 @@ import SwiftProtobuf
 
 // `apus say` and `apus voice`: dialogs with devices, and what they are called (VA-6 to VA-9, docs/voice.md).
 
-/// `apus say DEVICE SENTENCE`
+/// `apus say DEVICE [SENTENCE]`
 struct SayCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "say", abstract: "Say a sentence to a device, and print the reply.")
+        commandName: "say", abstract: "Say a sentence to a device, and print the reply.",
+        discussion: """
+            Without a sentence, each line of the input is one. Questions are answered that way: only the session that \
+            was asked can answer.
+            """)
     @OptionGroup var options: PropertyOptions
-    @Argument(help: "The sentence, such as \"turn on the hall light\".") var sentence: [String]
+    @Argument(help: "The sentence, such as \"turn on the hall light\".") var sentence: [String] = []
     @Option(help: "The language, such as en or zh-CN. Default: that of the home.") var language: String?
     @Option(help: "Set the sentence's id: 32 hexadecimal digits. Saying an id again has no further effect.")
     var id: String?
     @Flag(help: "Also print what was understood, and what was asked of devices.") var explain = false
 
+    func validate() throws {
+        guard id == nil || !sentence.isEmpty else { throw ValidationError("--id is of one sentence.") }
+    }
+
     func run() async throws {
         let text = sentence.joined(separator: " ")
         try await options.run { [output = options.output, language, id, explain] session, device throws(ApusError) in
-            let turn = try await session.say(text, to: device, language: language, id: id)
-            var lines = [turn.reply]
-            if explain {
-                lines.append(turn.intent.isEmpty ? "understood: nothing" : "understood: \(turn.intent)")
-                lines += turn.slots.map { "  \($0.name): \($0.value) \($0.text.isEmpty ? "" : "(\"\($0.text)\")")" }
-                if !turn.sentence.isEmpty { lines.append("template: \(turn.sentence)") }
-                lines += turn.steps.map { step in
-                    let reason = step.code == 0 ? "" : ": \(step.code) \(step.message)"
-                    return "\(step.device) \(step.path) \(step.json): \(step.result)\(reason)"
-                }
-                lines.append("outcome: \(turn.outcome), after \(turn.endedMs - turn.beganMs) ms")
+            func say(_ text: String) async throws(ApusError) {
+                let turn = try await session.say(text, to: device, language: language, id: id)
+                try output.show(JSONText(turn.json()), [turn.reply] + (explain ? turn.explanation : []))
             }
-            try output.show(JSONText(turn.json()), lines)
+            guard text.isEmpty else { return try await say(text) }
+            while let line = readLine() {
+                if !line.allSatisfy(\.isWhitespace) { try await say(line) }
+            }
         }
+    }
+}
+
+extension ClientDialogTurn {
+    /// What was understood, and what was asked of devices.
+    fileprivate var explanation: [String] {
+        var lines = [intent.isEmpty ? "understood: nothing" : "understood: \(intent)"]
+        lines += slots.map { "  \($0.name): \($0.value)" + ($0.text.isEmpty ? "" : " (\"\($0.text)\")") }
+        if !sentence.isEmpty { lines.append("template: \(sentence)") }
+        lines += steps.map { step in
+            let reason = step.code == 0 ? "" : ": \(step.code) \(step.message)"
+            return "\(step.device) \(step.path) \(step.json): \(step.result)\(reason)"
+        }
+        return lines + ["outcome: \(outcome), after \(endedMs - beganMs) ms"]
     }
 }
 

@@ -108,5 +108,6 @@ public enum ClientRequests {
         ClientStopDialogRequest.info,
         ClientGetVoiceHomeRequest.info,
         ClientPutVoiceHomeRequest.info,
+        ClientSendDialogEventRequest.info,
     ]
 }

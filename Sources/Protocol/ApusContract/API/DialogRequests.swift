@@ -7,7 +7,7 @@ extension ClientSayRequest: ClientRequestMessage {
             170, "dialogs.say", .post("/v1/devices/{device}/say"), roles: [.app, .device], isIdempotent: false,
             fields: [
                 "device": .identifier, "text": FieldRule(isRequired: true), "language": .optionalIdentifier,
-                "id": FieldRule(pattern: "^([0-9A-Fa-f]{32})?$"),
+                "id": .sentence, "context": .optionalJSON,
             ],
             "Say a sentence to a device, and get the reply.")
     }
@@ -47,6 +47,24 @@ extension ClientPutVoiceHomeRequest: ClientRequestMessage {
             174, "voice.put", .put("/v1/voice/home"), roles: .app, fields: ["home": FieldRule(isRequired: true)],
             "Set what the account's devices and areas are called, and what can be done with them by voice.")
     }
+}
+
+extension ClientSendDialogEventRequest: ClientRequestMessage {
+    public typealias Reply = ClientSendDialogEventResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            175, "dialogs.event", roles: .device, isIdempotent: false,
+            fields: [
+                "name": .identifier, "dialog_request_id": .sentence, "payload": .optionalJSON,
+                "context": .optionalJSON, "id": .sentence,
+            ],
+            "Send a custom event of this device to the skill of its home.")
+    }
+}
+
+extension FieldRule {
+    /// The id of a sentence or an event, or empty.
+    fileprivate static let sentence = Self(pattern: "^([0-9A-Fa-f]{32})?$")
 }
 
 extension ClientDialogChanged: ClientEventMessage {

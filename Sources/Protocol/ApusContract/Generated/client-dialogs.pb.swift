@@ -409,6 +409,9 @@ public nonisolated struct ClientSayRequest: Sendable {
   /// the cluster.
   public var id: String = String()
 
+  /// What the device shows and plays, for the skill (VA-12): a JSON array of {"header":…,"payload":…}; may be empty.
+  public var context: String = String()
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -455,6 +458,48 @@ public nonisolated struct ClientStopDialogRequest: Sendable {
   // methods supported on all messages.
 
   public var device: String = String()
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+/// A custom event of a device for the skill of its home (VA-11)
+public nonisolated struct ClientSendDialogEventRequest: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// Such as "Custom".
+  public var name: String = String()
+
+  /// The id of the sentence that it follows from; empty: none.
+  public var dialogRequestID: String = String()
+
+  /// A JSON object; empty: {}.
+  public var payload: String = String()
+
+  /// As SayRequest.context.
+  public var context: String = String()
+
+  /// 32 hexadecimal digits, chosen by the client: the same for each repetition. Empty: chosen by the cluster.
+  public var id: String = String()
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+public nonisolated struct ClientSendDialogEventResponse: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// The id of the event.
+  public var messageID: String = String()
+
+  /// The directives that the skill has answered with. The device receives them as commands.
+  public var directives: UInt32 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -546,6 +591,10 @@ public nonisolated struct ClientVoiceHome: Sendable {
 
   /// Grows with each change. 0: the account has no home yet.
   public var revision: UInt64 = 0
+
+  /// The skill: a server of the integrator, as in SendToServerRequest.url. It gets sentences that are not understood, and
+  /// custom events of devices. Empty: none.
+  public var skill: String = String()
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -842,7 +891,7 @@ nonisolated extension ClientDialogChanged: SwiftProtobuf.Message, SwiftProtobuf.
 
 nonisolated extension ClientSayRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".SayRequest"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}text\0\u{1}language\0\u{1}id\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}text\0\u{1}language\0\u{1}id\0\u{1}context\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -854,6 +903,7 @@ nonisolated extension ClientSayRequest: SwiftProtobuf.Message, SwiftProtobuf._Me
       case 2: try { try decoder.decodeSingularStringField(value: &self.text) }()
       case 3: try { try decoder.decodeSingularStringField(value: &self.language) }()
       case 4: try { try decoder.decodeSingularStringField(value: &self.id) }()
+      case 5: try { try decoder.decodeSingularStringField(value: &self.context) }()
       default: break
       }
     }
@@ -872,6 +922,9 @@ nonisolated extension ClientSayRequest: SwiftProtobuf.Message, SwiftProtobuf._Me
     if !self.id.isEmpty {
       try visitor.visitSingularStringField(value: self.id, fieldNumber: 4)
     }
+    if !self.context.isEmpty {
+      try visitor.visitSingularStringField(value: self.context, fieldNumber: 5)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -880,6 +933,7 @@ nonisolated extension ClientSayRequest: SwiftProtobuf.Message, SwiftProtobuf._Me
     if lhs.text != rhs.text {return false}
     if lhs.language != rhs.language {return false}
     if lhs.id != rhs.id {return false}
+    if lhs.context != rhs.context {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -990,6 +1044,91 @@ nonisolated extension ClientStopDialogRequest: SwiftProtobuf.Message, SwiftProto
 
   public static func ==(lhs: ClientStopDialogRequest, rhs: ClientStopDialogRequest) -> Bool {
     if lhs.device != rhs.device {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClientSendDialogEventRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".SendDialogEventRequest"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}name\0\u{3}dialog_request_id\0\u{1}payload\0\u{1}context\0\u{1}id\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.name) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.dialogRequestID) }()
+      case 3: try { try decoder.decodeSingularStringField(value: &self.payload) }()
+      case 4: try { try decoder.decodeSingularStringField(value: &self.context) }()
+      case 5: try { try decoder.decodeSingularStringField(value: &self.id) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.name.isEmpty {
+      try visitor.visitSingularStringField(value: self.name, fieldNumber: 1)
+    }
+    if !self.dialogRequestID.isEmpty {
+      try visitor.visitSingularStringField(value: self.dialogRequestID, fieldNumber: 2)
+    }
+    if !self.payload.isEmpty {
+      try visitor.visitSingularStringField(value: self.payload, fieldNumber: 3)
+    }
+    if !self.context.isEmpty {
+      try visitor.visitSingularStringField(value: self.context, fieldNumber: 4)
+    }
+    if !self.id.isEmpty {
+      try visitor.visitSingularStringField(value: self.id, fieldNumber: 5)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClientSendDialogEventRequest, rhs: ClientSendDialogEventRequest) -> Bool {
+    if lhs.name != rhs.name {return false}
+    if lhs.dialogRequestID != rhs.dialogRequestID {return false}
+    if lhs.payload != rhs.payload {return false}
+    if lhs.context != rhs.context {return false}
+    if lhs.id != rhs.id {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClientSendDialogEventResponse: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".SendDialogEventResponse"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{3}message_id\0\u{1}directives\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.messageID) }()
+      case 2: try { try decoder.decodeSingularUInt32Field(value: &self.directives) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.messageID.isEmpty {
+      try visitor.visitSingularStringField(value: self.messageID, fieldNumber: 1)
+    }
+    if self.directives != 0 {
+      try visitor.visitSingularUInt32Field(value: self.directives, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClientSendDialogEventResponse, rhs: ClientSendDialogEventResponse) -> Bool {
+    if lhs.messageID != rhs.messageID {return false}
+    if lhs.directives != rhs.directives {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1142,7 +1281,7 @@ nonisolated extension ClientVoiceDevice: SwiftProtobuf.Message, SwiftProtobuf._M
 
 nonisolated extension ClientVoiceHome: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".VoiceHome"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}language\0\u{3}time_zone\0\u{1}areas\0\u{1}devices\0\u{1}revision\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}language\0\u{3}time_zone\0\u{1}areas\0\u{1}devices\0\u{1}revision\0\u{1}skill\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1155,6 +1294,7 @@ nonisolated extension ClientVoiceHome: SwiftProtobuf.Message, SwiftProtobuf._Mes
       case 3: try { try decoder.decodeRepeatedMessageField(value: &self.areas) }()
       case 4: try { try decoder.decodeRepeatedMessageField(value: &self.devices) }()
       case 5: try { try decoder.decodeSingularUInt64Field(value: &self.revision) }()
+      case 6: try { try decoder.decodeSingularStringField(value: &self.skill) }()
       default: break
       }
     }
@@ -1176,6 +1316,9 @@ nonisolated extension ClientVoiceHome: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if self.revision != 0 {
       try visitor.visitSingularUInt64Field(value: self.revision, fieldNumber: 5)
     }
+    if !self.skill.isEmpty {
+      try visitor.visitSingularStringField(value: self.skill, fieldNumber: 6)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -1185,6 +1328,7 @@ nonisolated extension ClientVoiceHome: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if lhs.areas != rhs.areas {return false}
     if lhs.devices != rhs.devices {return false}
     if lhs.revision != rhs.revision {return false}
+    if lhs.skill != rhs.skill {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -203,6 +203,9 @@ package nonisolated enum DialogStepKind: SwiftProtobuf.Enum, Swift.CaseIterable 
   /// a state or a setting
   case read // = 3
 
+  /// the skill of the home: path is its server, json the payload of the event
+  case skill // = 6
+
   /// a timer of the device that hears
   case timer // = 5
 
@@ -222,6 +225,7 @@ package nonisolated enum DialogStepKind: SwiftProtobuf.Enum, Swift.CaseIterable 
     case 3: self = .read
     case 4: self = .direct
     case 5: self = .timer
+    case 6: self = .skill
     default: self = .UNRECOGNIZED(rawValue)
     }
   }
@@ -234,6 +238,7 @@ package nonisolated enum DialogStepKind: SwiftProtobuf.Enum, Swift.CaseIterable 
     case .read: return 3
     case .direct: return 4
     case .timer: return 5
+    case .skill: return 6
     case .UNRECOGNIZED(let i): return i
     }
   }
@@ -244,6 +249,7 @@ package nonisolated enum DialogStepKind: SwiftProtobuf.Enum, Swift.CaseIterable 
     .write,
     .act,
     .read,
+    .skill,
     .timer,
     .direct,
   ]
@@ -300,6 +306,12 @@ package nonisolated struct DialogStep: Sendable {
 
   /// Such as power or brightness.
   package var what: String = String()
+
+  /// Of a skill: what the device shows and plays, as a JSON array; may be empty.
+  package var context: String = String()
+
+  /// Of a directive: the other device that it names; empty: none.
+  package var other: String = String()
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -435,6 +447,12 @@ package nonisolated struct DialogSpeaker: Sendable {
 
   package var expiresS: Int64 = 0
 
+  /// A device that has heard it, and not an app.
+  package var isDevice: Bool = false
+
+  /// The device's id, or the access id again: what a revocation may name, too.
+  package var identity: String = String()
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -451,6 +469,11 @@ package nonisolated struct DialogQuestion: Sendable {
 
   /// Greater than that of each earlier question.
   package var number: UInt64 = 0
+
+  /// Whom it was asked: an answer of another client is none.
+  package var account: String = String()
+
+  package var access: String = String()
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -535,6 +558,11 @@ package nonisolated struct DialogLook: Sendable {
   // methods supported on all messages.
 
   package var dataSinceMs: UInt64 = 0
+
+  /// Whose question is looked for.
+  package var account: String = String()
+
+  package var access: String = String()
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -697,7 +725,20 @@ package nonisolated struct DialogPublished: Sendable {
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  package var version: UInt64 = 0
+  package var versions: [UInt64] = []
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+/// The data of the device belongs to another account since
+package nonisolated struct DialogEnter: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var dataSinceMs: UInt64 = 0
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -730,6 +771,9 @@ package nonisolated struct DialogRun: Sendable {
   package var dataSinceMs: UInt64 = 0
 
   package var leftMs: Int64 = 0
+
+  /// A JSON array; may be empty.
+  package var context: String = String()
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -773,7 +817,7 @@ nonisolated extension DialogResult: SwiftProtobuf._ProtoNameProviding {
 }
 
 nonisolated extension DialogStepKind: SwiftProtobuf._ProtoNameProviding {
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0STEP_KIND_UNSPECIFIED\0\u{1}STEP_KIND_WRITE\0\u{1}STEP_KIND_ACT\0\u{1}STEP_KIND_READ\0\u{1}STEP_KIND_DIRECT\0\u{1}STEP_KIND_TIMER\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0STEP_KIND_UNSPECIFIED\0\u{1}STEP_KIND_WRITE\0\u{1}STEP_KIND_ACT\0\u{1}STEP_KIND_READ\0\u{1}STEP_KIND_DIRECT\0\u{1}STEP_KIND_TIMER\0\u{1}STEP_KIND_SKILL\0")
 }
 
 nonisolated extension DialogSlot: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
@@ -818,7 +862,7 @@ nonisolated extension DialogSlot: SwiftProtobuf.Message, SwiftProtobuf._MessageI
 
 nonisolated extension DialogStep: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Step"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}entry\0\u{1}name\0\u{1}device\0\u{1}kind\0\u{1}path\0\u{1}json\0\u{1}result\0\u{1}code\0\u{1}message\0\u{1}value\0\u{3}on_json\0\u{3}off_json\0\u{1}what\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}entry\0\u{1}name\0\u{1}device\0\u{1}kind\0\u{1}path\0\u{1}json\0\u{1}result\0\u{1}code\0\u{1}message\0\u{1}value\0\u{3}on_json\0\u{3}off_json\0\u{1}what\0\u{1}context\0\u{1}other\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -839,6 +883,8 @@ nonisolated extension DialogStep: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       case 11: try { try decoder.decodeSingularStringField(value: &self.onJson) }()
       case 12: try { try decoder.decodeSingularStringField(value: &self.offJson) }()
       case 13: try { try decoder.decodeSingularStringField(value: &self.what) }()
+      case 14: try { try decoder.decodeSingularStringField(value: &self.context) }()
+      case 15: try { try decoder.decodeSingularStringField(value: &self.other) }()
       default: break
       }
     }
@@ -884,6 +930,12 @@ nonisolated extension DialogStep: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if !self.what.isEmpty {
       try visitor.visitSingularStringField(value: self.what, fieldNumber: 13)
     }
+    if !self.context.isEmpty {
+      try visitor.visitSingularStringField(value: self.context, fieldNumber: 14)
+    }
+    if !self.other.isEmpty {
+      try visitor.visitSingularStringField(value: self.other, fieldNumber: 15)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -901,6 +953,8 @@ nonisolated extension DialogStep: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if lhs.onJson != rhs.onJson {return false}
     if lhs.offJson != rhs.offJson {return false}
     if lhs.what != rhs.what {return false}
+    if lhs.context != rhs.context {return false}
+    if lhs.other != rhs.other {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1124,7 +1178,7 @@ nonisolated extension DialogTurn: SwiftProtobuf.Message, SwiftProtobuf._MessageI
 
 nonisolated extension DialogSpeaker: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Speaker"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}access\0\u{3}token_tag\0\u{3}issued_s\0\u{3}expires_s\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}access\0\u{3}token_tag\0\u{3}issued_s\0\u{3}expires_s\0\u{3}is_device\0\u{1}identity\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1137,6 +1191,8 @@ nonisolated extension DialogSpeaker: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 3: try { try decoder.decodeSingularFixed64Field(value: &self.tokenTag) }()
       case 4: try { try decoder.decodeSingularInt64Field(value: &self.issuedS) }()
       case 5: try { try decoder.decodeSingularInt64Field(value: &self.expiresS) }()
+      case 6: try { try decoder.decodeSingularBoolField(value: &self.isDevice) }()
+      case 7: try { try decoder.decodeSingularStringField(value: &self.identity) }()
       default: break
       }
     }
@@ -1158,6 +1214,12 @@ nonisolated extension DialogSpeaker: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if self.expiresS != 0 {
       try visitor.visitSingularInt64Field(value: self.expiresS, fieldNumber: 5)
     }
+    if self.isDevice != false {
+      try visitor.visitSingularBoolField(value: self.isDevice, fieldNumber: 6)
+    }
+    if !self.identity.isEmpty {
+      try visitor.visitSingularStringField(value: self.identity, fieldNumber: 7)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -1167,6 +1229,8 @@ nonisolated extension DialogSpeaker: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs.tokenTag != rhs.tokenTag {return false}
     if lhs.issuedS != rhs.issuedS {return false}
     if lhs.expiresS != rhs.expiresS {return false}
+    if lhs.isDevice != rhs.isDevice {return false}
+    if lhs.identity != rhs.identity {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1174,7 +1238,7 @@ nonisolated extension DialogSpeaker: SwiftProtobuf.Message, SwiftProtobuf._Messa
 
 nonisolated extension DialogQuestion: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Question"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}choices\0\u{3}ends_ms\0\u{1}number\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}choices\0\u{3}ends_ms\0\u{1}number\0\u{1}account\0\u{1}access\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1185,6 +1249,8 @@ nonisolated extension DialogQuestion: SwiftProtobuf.Message, SwiftProtobuf._Mess
       case 1: try { try decoder.decodeRepeatedMessageField(value: &self.choices) }()
       case 2: try { try decoder.decodeSingularInt64Field(value: &self.endsMs) }()
       case 3: try { try decoder.decodeSingularUInt64Field(value: &self.number) }()
+      case 4: try { try decoder.decodeSingularStringField(value: &self.account) }()
+      case 5: try { try decoder.decodeSingularStringField(value: &self.access) }()
       default: break
       }
     }
@@ -1200,6 +1266,12 @@ nonisolated extension DialogQuestion: SwiftProtobuf.Message, SwiftProtobuf._Mess
     if self.number != 0 {
       try visitor.visitSingularUInt64Field(value: self.number, fieldNumber: 3)
     }
+    if !self.account.isEmpty {
+      try visitor.visitSingularStringField(value: self.account, fieldNumber: 4)
+    }
+    if !self.access.isEmpty {
+      try visitor.visitSingularStringField(value: self.access, fieldNumber: 5)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -1207,6 +1279,8 @@ nonisolated extension DialogQuestion: SwiftProtobuf.Message, SwiftProtobuf._Mess
     if lhs.choices != rhs.choices {return false}
     if lhs.endsMs != rhs.endsMs {return false}
     if lhs.number != rhs.number {return false}
+    if lhs.account != rhs.account {return false}
+    if lhs.access != rhs.access {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1337,7 +1411,7 @@ nonisolated extension DialogState: SwiftProtobuf.Message, SwiftProtobuf._Message
 
 nonisolated extension DialogLook: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Look"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{3}data_since_ms\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{3}data_since_ms\0\u{1}account\0\u{1}access\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1346,6 +1420,8 @@ nonisolated extension DialogLook: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       // enabled. https://github.com/apple/swift-protobuf/issues/1034
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.account) }()
+      case 3: try { try decoder.decodeSingularStringField(value: &self.access) }()
       default: break
       }
     }
@@ -1355,11 +1431,19 @@ nonisolated extension DialogLook: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if self.dataSinceMs != 0 {
       try visitor.visitSingularUInt64Field(value: self.dataSinceMs, fieldNumber: 1)
     }
+    if !self.account.isEmpty {
+      try visitor.visitSingularStringField(value: self.account, fieldNumber: 2)
+    }
+    if !self.access.isEmpty {
+      try visitor.visitSingularStringField(value: self.access, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: DialogLook, rhs: DialogLook) -> Bool {
     if lhs.dataSinceMs != rhs.dataSinceMs {return false}
+    if lhs.account != rhs.account {return false}
+    if lhs.access != rhs.access {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1661,7 +1745,7 @@ nonisolated extension DialogTaken: SwiftProtobuf.Message, SwiftProtobuf._Message
 
 nonisolated extension DialogPublished: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Published"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}version\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}versions\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1669,21 +1753,51 @@ nonisolated extension DialogPublished: SwiftProtobuf.Message, SwiftProtobuf._Mes
       // allocates stack space for every case branch when no optimizations are
       // enabled. https://github.com/apple/swift-protobuf/issues/1034
       switch fieldNumber {
-      case 1: try { try decoder.decodeSingularUInt64Field(value: &self.version) }()
+      case 1: try { try decoder.decodeRepeatedUInt64Field(value: &self.versions) }()
       default: break
       }
     }
   }
 
   package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
-    if self.version != 0 {
-      try visitor.visitSingularUInt64Field(value: self.version, fieldNumber: 1)
+    if !self.versions.isEmpty {
+      try visitor.visitPackedUInt64Field(value: self.versions, fieldNumber: 1)
     }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: DialogPublished, rhs: DialogPublished) -> Bool {
-    if lhs.version != rhs.version {return false}
+    if lhs.versions != rhs.versions {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension DialogEnter: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Enter"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{3}data_since_ms\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.dataSinceMs != 0 {
+      try visitor.visitSingularUInt64Field(value: self.dataSinceMs, fieldNumber: 1)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: DialogEnter, rhs: DialogEnter) -> Bool {
+    if lhs.dataSinceMs != rhs.dataSinceMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1691,7 +1805,7 @@ nonisolated extension DialogPublished: SwiftProtobuf.Message, SwiftProtobuf._Mes
 
 nonisolated extension DialogRun: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Run"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}id\0\u{1}text\0\u{1}language\0\u{1}speaker\0\u{3}data_since_ms\0\u{3}left_ms\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}id\0\u{1}text\0\u{1}language\0\u{1}speaker\0\u{3}data_since_ms\0\u{3}left_ms\0\u{1}context\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1706,6 +1820,7 @@ nonisolated extension DialogRun: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
       case 5: try { try decoder.decodeSingularMessageField(value: &self._speaker) }()
       case 6: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
       case 7: try { try decoder.decodeSingularInt64Field(value: &self.leftMs) }()
+      case 8: try { try decoder.decodeSingularStringField(value: &self.context) }()
       default: break
       }
     }
@@ -1737,6 +1852,9 @@ nonisolated extension DialogRun: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
     if self.leftMs != 0 {
       try visitor.visitSingularInt64Field(value: self.leftMs, fieldNumber: 7)
     }
+    if !self.context.isEmpty {
+      try visitor.visitSingularStringField(value: self.context, fieldNumber: 8)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -1748,6 +1866,7 @@ nonisolated extension DialogRun: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
     if lhs._speaker != rhs._speaker {return false}
     if lhs.dataSinceMs != rhs.dataSinceMs {return false}
     if lhs.leftMs != rhs.leftMs {return false}
+    if lhs.context != rhs.context {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

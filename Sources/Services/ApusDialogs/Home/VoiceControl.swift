@@ -29,7 +29,9 @@ struct VoiceControl: Sendable {
     }
 
     /// The longest value for on or off, in bytes.
-    static let jsonByteCountMax = 256
+    static let jsonByteCountMax = 64
+    /// The longest path, in bytes.
+    static let pathByteCountMax = 160
 
     let what: What
     /// Such as `ProWritable.power.setVal`; nil if it can only be read.
@@ -79,6 +81,9 @@ struct VoiceControl: Sendable {
     /// A path to the value of a leaf. The names of the cluster's own actions begin with `_`.
     private static func path(_ text: String, of id: String) throws(ApusError) -> (path: String, root: ThingRoot) {
         let path = try ThingPath(text)
+        guard text.utf8.count <= pathByteCountMax else {
+            throw ApusError(.badParameter, "\(id): a path has at most \(pathByteCountMax) bytes")
+        }
         guard let root = path.root, let name = path.name, root != .action || !name.hasPrefix("_") else {
             throw ApusError(.badParameter, "\(id): \(text) is not the path of a leaf")
         }
@@ -91,10 +96,10 @@ struct VoiceControl: Sendable {
     /// - Parameter isOn: that it becomes on, open, locked or armed.
     /// - Parameter kind: covers and windows may be opened without a question.
     func risk(isOn: Bool, kind: VoiceKind) -> ClientVoiceRisk {
-        // To close, to lock and to arm is always safe.
+        guard risk == .unspecified else { return risk }
+        // Closing, locking and arming are safe.
         let isSafe = what == .open ? !isOn : (what == .lock || what == .alarm) ? isOn : false
         guard !isSafe else { return .harmless }
-        guard risk == .unspecified else { return risk }
         let opensCover = what == .open && (kind == .cover || kind == .window)
         return what.isGuarded && !opensCover ? .guarded : .harmless
     }

@@ -1,5 +1,6 @@
 package import ApusContract
 package import ApusCore
+import ApusEvents
 import ApusGrammar
 import Foundation
 import SwiftProtobuf
@@ -12,6 +13,8 @@ package struct VoiceHome: Sendable {
     package static let devicesMax = 256
     /// The names of an area or of a device.
     package static let namesMax = 8
+    /// The names of all areas and devices together.
+    package static let allNamesMax = 768
     package static let nameByteCountMax = 64
     package static let controlsMax = 16
     /// The longest home as a message, in bytes.
@@ -42,6 +45,7 @@ package struct VoiceHome: Sendable {
         if !content.timeZone.isEmpty, TimeZone(identifier: content.timeZone) == nil {
             throw ApusError(.badParameter, "the time zone is not known")
         }
+        if !content.skill.isEmpty { _ = try EventService.parts(of: content.skill) }
         if !content.language.isEmpty { _ = try DialogLanguage(checking: content.language) }
         guard content.areas.count <= Self.areasMax, content.devices.count <= Self.devicesMax else {
             throw ApusError(.badParameter, "a home has at most \(Self.areasMax) areas and \(Self.devicesMax) devices")
@@ -49,6 +53,10 @@ package struct VoiceHome: Sendable {
         self.init(stored: content)
         guard areas.count == content.areas.count, entries.count == content.devices.count else {
             throw ApusError(.badParameter, "two areas, or two devices, have the same id")
+        }
+        let names = content.areas.reduce(0) { $0 + $1.names.count } + content.devices.reduce(0) { $0 + $1.names.count }
+        guard names <= Self.allNamesMax else {
+            throw ApusError(.badParameter, "a home has at most \(Self.allNamesMax) names")
         }
         for area in content.areas { try Self.check(area.id, area.names) }
         for device in content.devices { try check(device) }

@@ -34,7 +34,7 @@ struct ChineseTexts: DialogTexts {
 
     func moment(_ due: Int64, _ now: Int64, _ zone: TimeZone) -> String {
         let (time, today) = (HomeTime(due, zone), HomeTime(now, zone))
-        let tomorrow = HomeTime(now + 86_400_000, zone)
+        let tomorrow = today.next(zone)
         let day =
             time.isSameDay(as: today)
             ? "今天" : time.isSameDay(as: tomorrow) ? "明天" : "星期\(Self.weekdays[time.weekday])"
@@ -110,6 +110,7 @@ struct ChineseTexts: DialogTexts {
     func offline(_ name: String) -> String { "\(name)不在线。" }
     func forbidden(_ name: String) -> String { "你不能控制\(name)。" }
     func failed(_ name: String) -> String { "\(name)没有完成。" }
+    func lastKnown(_ name: String, _ state: String) -> String { "\(offline(name))之前：\(state)" }
     func unknown(_ name: String) -> String { "\(name)还没有报告。" }
     func doneAll(_ count: Int, _ state: String) -> String { "好的，\(count)个设备已\(state)。" }
 

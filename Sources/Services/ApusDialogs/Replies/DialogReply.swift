@@ -9,14 +9,24 @@ struct DialogReply {
     let outcome: DialogOutcome
 
     init(_ plan: DialogPlan, _ steps: [DialogStep], _ language: DialogLanguage) {
+        if let first = steps.first, first.kind == .skill {
+            (text, outcome) = Self.skill(first, language.texts)
+            return
+        }
         let (texts, intent) = (language.texts, VoiceIntent(rawValue: plan.intent) ?? .deviceGet)
-        outcome =
-            steps.contains { $0.result == .failed || $0.result == .unspecified }
-            ? .failed : steps.contains { $0.result == .sent || $0.result == .queued } ? .waiting : .done
+        let isFailed = steps.contains { $0.result == .failed || $0.result == .unspecified }
+        let isWaiting = intent != .deviceGet && steps.contains { $0.result == .sent || $0.result == .queued }
+        outcome = isFailed ? .failed : isWaiting ? .waiting : .done
         let parts =
             intent == .deviceGet
             ? steps.map { Self.reading($0, plan, texts) } : Self.changes(steps, intent, texts)
         text = parts.joined(separator: language == .english ? " " : "")
+    }
+
+    /// What the skill has answered.
+    private static func skill(_ step: DialogStep, _ texts: any DialogTexts) -> (String, DialogOutcome) {
+        guard step.result == .done else { return (texts.notUnderstood, .notUnderstood) }
+        return (step.value.isEmpty ? texts.stopped : step.value, .done)
     }
 
     private static func changes(
@@ -71,19 +81,36 @@ struct DialogReply {
     }
 
     private static func reading(_ step: DialogStep, _ plan: DialogPlan, _ texts: any DialogTexts) -> String {
-        guard step.result == .done, let what = VoiceControl.What(rawValue: step.what) else {
-            return failure(step, texts)
+        switch step.result {
+        case .done: return state(step, plan, texts) ?? texts.unknown(step.name)
+        case .sent: return texts.sent(step.name)
+        case .queued:
+            var unasked = plan
+            unasked.slots.removeAll { $0.name == VoiceSlot.state.rawValue }
+            return texts.lastKnown(step.name, state(step, unasked, texts) ?? texts.unknown(step.name))
+        default: return failure(step, texts)
         }
+    }
+
+    /// Nil for a value that is not one of the control.
+    private static func state(_ step: DialogStep, _ plan: DialogPlan, _ texts: any DialogTexts) -> String? {
+        guard let what = VoiceControl.What(rawValue: step.what) else { return nil }
         let wanted = plan.slots.first { $0.name == VoiceSlot.state.rawValue }?.value ?? ""
-        guard what.isSwitch || !wanted.isEmpty else { return texts.reading(step.name, what, step.value) }
+        let number = Double(step.value)
+        guard what.isSwitch || !wanted.isEmpty else {
+            return number == nil ? nil : texts.reading(step.name, what, step.value)
+        }
         let isOn: Bool
         if what == .position {
-            isOn = (Double(step.value) ?? 0) > 0
-        } else if what == .alarm {
-            // A mode is armed, too.
-            isOn = step.value != step.offJson && step.value != "null"
+            guard let number else { return nil }
+            isOn = number > 0
+        } else if step.value.isExactly(step.offJson) {
+            isOn = false
         } else {
-            isOn = step.value == step.onJson
+            // A mode of an alarm system is armed, too.
+            let isMode = what == .alarm && step.value.hasPrefix("\"") && step.onJson.hasPrefix("\"")
+            guard step.value.isExactly(step.onJson) || isMode else { return nil }
+            isOn = true
         }
         let state = texts.position(what, isOn: isOn)
         guard !wanted.isEmpty else { return texts.status(step.name, state) }

@@ -40,6 +40,8 @@ protocol DialogTexts: Sendable {
     func forbidden(_ name: String) -> String
     func failed(_ name: String) -> String
     func unknown(_ name: String) -> String
+    /// - Parameter state: what is known of a device that is offline.
+    func lastKnown(_ name: String, _ state: String) -> String
     /// Several devices have taken a state.
     func doneAll(_ count: Int, _ state: String) -> String
 

@@ -42,7 +42,7 @@ struct EnglishTexts: DialogTexts {
 
     func moment(_ due: Int64, _ now: Int64, _ zone: TimeZone) -> String {
         let (time, today) = (HomeTime(due, zone), HomeTime(now, zone))
-        let tomorrow = HomeTime(now + 86_400_000, zone)
+        let tomorrow = today.next(zone)
         let day =
             time.isSameDay(as: today)
             ? "today" : time.isSameDay(as: tomorrow) ? "tomorrow" : Self.weekdays[time.weekday]
@@ -128,6 +128,7 @@ struct EnglishTexts: DialogTexts {
     func offline(_ name: String) -> String { "\(capitalized(name)) is offline." }
     func forbidden(_ name: String) -> String { "You may not control \(the(name))." }
     func failed(_ name: String) -> String { "\(capitalized(name)) did not do that." }
+    func lastKnown(_ name: String, _ state: String) -> String { "\(offline(name)) Before that: \(state)" }
     func unknown(_ name: String) -> String { "\(capitalized(name)) has not said." }
     func doneAll(_ count: Int, _ state: String) -> String { "OK, \(count) devices are \(state)." }
 

@@ -21,6 +21,15 @@ struct HomeTime {
 
     func isSameDay(as other: HomeTime) -> Bool { (day, month, year) == (other.day, other.month, other.year) }
 
+    /// The same time of the next day.
+    func next(_ zone: TimeZone) -> HomeTime {
+        var calendar = Calendar(identifier: .gregorian)
+        calendar.timeZone = zone
+        let parts = DateComponents(year: year, month: month, day: day + 1, hour: 12)
+        let date = calendar.date(from: parts) ?? Date(timeIntervalSince1970: 0)
+        return HomeTime(Int64(date.timeIntervalSince1970 * 1000), zone)
+    }
+
     /// The minute in two digits.
     var minuteText: String { minute < 10 ? "0\(minute)" : "\(minute)" }
 }

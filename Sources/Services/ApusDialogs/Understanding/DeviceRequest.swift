@@ -13,7 +13,7 @@ struct DeviceRequest {
 
     /// Nil if the device has no control for it.
     ///
-    /// - Parameter what: nil: that which the sentence says.
+    /// - Parameter what: nil: the one in the sentence.
     init?(_ intent: VoiceIntent, _ match: GrammarMatch, _ device: ClientVoiceDevice, what: VoiceControl.What?) {
         let said = what ?? match.value(VoiceSlot.what.rawValue).flatMap(VoiceControl.What.init(rawValue:))
         let kind = VoiceKind(rawValue: device.kind) ?? .other
@@ -26,7 +26,7 @@ struct DeviceRequest {
         func opened(_ isOpen: Bool) -> (VoiceControl, String, ClientVoiceRisk)? {
             if let found = switched(.open, isOpen) { return found }
             guard let control = device.control(.position), control.path != nil else { return nil }
-            let isGuarded = isOpen && kind == .door
+            let isGuarded = isOpen && kind == .door && control.risk == .unspecified
             return (control, isOpen ? "100" : "0", isGuarded ? .guarded : control.risk(isOn: isOpen, kind: kind))
         }
         let found: (VoiceControl, String, ClientVoiceRisk)?
@@ -39,8 +39,11 @@ struct DeviceRequest {
         case .deviceUnlock: found = switched(.lock, false)
         case .alarmDisarm: found = switched(.alarm, false)
         case .alarmArm:
-            let mode = match.value(VoiceSlot.mode.rawValue).map { "\"\($0)\"" }
-            found = switched(.alarm, true).map { ($0.0, mode ?? $0.1, $0.2) }
+            guard var armed = switched(.alarm, true) else { return nil }
+            // A control with modes has them as texts.
+            if let mode = match.value(VoiceSlot.mode.rawValue), armed.1.hasPrefix("\"") { armed.1 = "\"\(mode)\"" }
+            guard armed.1 != armed.0.offJSON else { return nil }
+            found = armed
         case .deviceSet:
             guard let said, let value = match.value(VoiceSlot.value.rawValue), let control = device.control(said),
                 control.path != nil

@@ -11,6 +11,9 @@ extension SentenceReader {
         home.speaker(speaker) ?? .with { ($0.device, $0.names) = (speaker.rawValue, [speaker.rawValue]) }
     }
 
+    /// Whether people talk to the listening device.
+    var isConfirming: Bool { [VoiceKind.speaker.rawValue, VoiceKind.display.rawValue].contains(hearing.kind) }
+
     /// The listening device places the call.
     func plan(ofCall match: GrammarMatch) -> DialogPlan {
         guard let slot = match.slot(VoiceList.contact.rawValue) else {
@@ -56,7 +59,7 @@ extension SentenceReader {
         let step = DialogStep.with {
             ($0.entry, $0.name, $0.device, $0.kind) = (device.id, device.name, device.device, .direct)
             ($0.path, $0.json) = (directive.rawValue, (payload ?? .object([])).text)
-            $0.what = other?.name ?? ""
+            ($0.what, $0.other) = (other?.name ?? "", other?.device ?? "")
         }
         return .with { ($0.intent, $0.steps) = (intent.rawValue, [step]) }
     }

@@ -69,10 +69,9 @@ extension SentenceReader {
         if let minutes = match.value(VoiceSlot.minutes.rawValue).flatMap({ Int64($0) }) {
             found = found.filter { $0.durationMs == minutes * 60_000 }
         }
-        if kind == .alarm, match.value(VoiceSlot.hour.rawValue) != nil {
-            let due = HomeTime.due(match, now, home.timeZone)
-            found = found.filter { $0.dueMs == due }
-        }
+        if kind == .alarm { found = found.filter { isMeant($0, match) } }
+        if intent == .timerPause { found = found.filter { $0.status == .running } }
+        if intent == .timerResume { found = found.filter { $0.status == .paused } }
         let isAll = match.value(VoiceSlot.count.rawValue) == "all"
         if found.count > 1, !isAll {
             let ringing = found.filter { $0.status == .ringing }
@@ -89,6 +88,22 @@ extension SentenceReader {
         return run(intent, found.map { (action, Int64($0.id), name($0)) })
     }
 
+    /// Whether a sentence about alarm clocks may mean this one.
+    private func isMeant(_ alarm: ClientTimer, _ match: GrammarMatch) -> Bool {
+        let (due, today) = (HomeTime(alarm.dueMs, home.timeZone), HomeTime(now, home.timeZone))
+        if let (hours, minute) = HomeTime.clock(match) {
+            guard hours.contains(where: { $0 % 24 == due.hour }), minute == nil || minute == due.minute else {
+                return false
+            }
+        }
+        return switch match.value(VoiceSlot.day.rawValue) {
+        case "today"?: due.isSameDay(as: today)
+        case "tomorrow"?: due.isSameDay(as: today.next(home.timeZone))
+        case let name?: HomeTime.days[due.weekday] == name
+        case nil: true
+        }
+    }
+
     private func name(_ timer: ClientTimer) -> String {
         timer.kind == .timer ? texts.span(timer.durationMs / 1000) : texts.moment(timer.dueMs, now, home.timeZone)
     }
@@ -98,30 +113,39 @@ extension SentenceReader {
 }
 
 extension HomeTime {
-    private static let days = ["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"]
+    static let days = ["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"]
 
-    /// When an alarm clock is to ring, in Unix milliseconds; nil if the sentence names no time of the day, or one that
+    /// The time of day in a sentence; nil: it names none. The hours are those that it may mean, and may be those of the
+    /// next day (24 and above).
+    static func clock(_ match: GrammarMatch) -> (hours: [Int], minute: Int?)? {
+        func number(_ slot: VoiceSlot) -> Int? { match.value(slot.rawValue).flatMap { Int($0) } }
+        guard let said = number(.hour), (0...23).contains(said) else { return nil }
+        var (hours, minute) = ([said], number(.minute))
+        switch match.value(VoiceSlot.period.rawValue) {
+        case "am": hours = [said == 12 ? 0 : said]
+        case "pm": hours = [said < 12 ? said + 12 : said]
+        case "noon": hours = [said < 4 ? said + 12 : said]
+        case "night":
+            // Twelve at night is the end of the day; two at night is in the next one.
+            hours = [said == 12 || said == 0 ? 24 : said < 6 ? said + 24 : said < 12 ? said + 12 : said]
+        default: if (1...12).contains(said) { hours = [said % 12, said % 12 + 12] }
+        }
+        if match.value(VoiceSlot.direction.rawValue) == "to" {
+            (hours, minute) = (hours.map { ($0 + 23) % 24 }, 60 - (minute ?? 0))
+        }
+        guard (0...59).contains(minute ?? 0) else { return nil }
+        return (hours, minute)
+    }
+
+    /// When an alarm clock must ring, in Unix milliseconds; nil if the sentence names no time of the day, or one that
     /// is over today.
     ///
     /// Without a half of the day, an hour up to 12 is the next one, in the morning or in the evening.
     static func due(_ match: GrammarMatch, _ now: Int64, _ zone: TimeZone) -> Int64? {
-        func number(_ slot: VoiceSlot) -> Int? { match.value(slot.rawValue).flatMap { Int($0) } }
-        guard var hour = number(.hour), (0...23).contains(hour) else { return nil }
-        var minute = number(.minute) ?? 0
-        if match.value(VoiceSlot.direction.rawValue) == "to" {
-            (hour, minute) = (hour == 0 ? 23 : hour - 1, 60 - minute)
-        }
-        guard (0...59).contains(minute) else { return nil }
-        let period = match.value(VoiceSlot.period.rawValue)
-        switch period {
-        case "am", "morning": if hour == 12 { hour = 0 }
-        case "pm", "afternoon", "evening": if hour < 12 { hour += 12 }
-        default: break
-        }
+        guard let (hours, minute) = clock(match) else { return nil }
         var calendar = Calendar(identifier: .gregorian)
         calendar.timeZone = zone
         let today = Date(timeIntervalSince1970: Double(now) / 1000)
-        let hours = period == nil && (1...12).contains(hour) ? [hour % 12, hour % 12 + 12] : [hour]
         let day = match.value(VoiceSlot.day.rawValue)
         var found: [Int64] = []
         for offset in 0...8 {
@@ -133,7 +157,9 @@ extension HomeTime {
             default: break
             }
             for hour in hours {
-                guard let at = calendar.date(bySettingHour: hour, minute: minute, second: 0, of: date) else { continue }
+                guard let day = calendar.date(byAdding: .day, value: hour / 24, to: date),
+                    let at = calendar.date(bySettingHour: hour % 24, minute: minute ?? 0, second: 0, of: day)
+                else { continue }
                 found.append(Int64(at.timeIntervalSince1970 * 1000))
             }
         }

@@ -23,6 +23,10 @@ package struct SentenceReader: Sendable {
     let now: Int64
     /// The previous reply; empty: none.
     let lastReply: String
+    /// Whether the speaker may confirm what is guarded. A device may if people talk to it.
+    var mayConfirm = true
+    /// What the listening device shows and plays: a JSON array for the skill; may be empty.
+    var context = ""
     /// The timers of the listening device, for sentences about them.
     var timers: [ClientTimer] = []
 
@@ -53,7 +57,9 @@ package struct SentenceReader: Sendable {
     /// - Parameter question: the open question; nil: none.
     package func plan(of text: String, answering question: DialogQuestion?) -> DialogPlan {
         if let question, let answer = answer(text, question) { return answer }
-        guard let (intent, match) = meaning(of: text) else { return reply("", texts.notUnderstood, .notUnderstood) }
+        guard let (intent, match) = meaning(of: text) else {
+            return home.content.skill.isEmpty ? reply("", texts.notUnderstood, .notUnderstood) : plan(ofSkill: text)
+        }
         var plan = plan(of: intent, match)
         (plan.intent, plan.sentence) = (intent.rawValue, match.sentence)
         if plan.slots.isEmpty { plan.slots = match.slots.map { DialogSlot($0) } }
@@ -64,6 +70,18 @@ package struct SentenceReader: Sendable {
             plan.choices[index].plan.slots = plan.slots
         }
         return plan
+    }
+
+    /// The skill of the home gets what is not understood.
+    private func plan(ofSkill text: String) -> DialogPlan {
+        let payload = JSONValue.object([
+            .init(name: "text", value: .string(text)), .init(name: "language", value: .string(language.grammar.tag)),
+        ])
+        let step = DialogStep.with {
+            ($0.name, $0.device, $0.kind) = (hearing.name, speaker.rawValue, .skill)
+            ($0.path, $0.json, $0.context) = (home.content.skill, payload.text, context)
+        }
+        return .with { $0.steps = [step] }
     }
 
     /// The best meaning that this release carries out.
@@ -95,7 +113,7 @@ package struct SentenceReader: Sendable {
         case .cancel, .no: reply(texts.cancelled, .done)
         case .yes: reply(texts.nothingToConfirm, .refused)
         case .repeatReply: reply(lastReply.isEmpty ? texts.nothingToRepeat : lastReply, .done)
-        case .volumeSet: plan(volumeOf: home.speaker(speaker), match)
+        case .volumeSet: planOfVolume(match)
         case .callStart: plan(ofCall: match)
         case .callAnswer: direct(intent, .answerCall, at: hearing)
         case .callDecline: direct(intent, .declineCall, at: hearing)
@@ -105,8 +123,9 @@ package struct SentenceReader: Sendable {
         }
     }
 
-    private func plan(volumeOf device: ClientVoiceDevice?, _ match: GrammarMatch) -> DialogPlan {
-        guard let device else { return reply(texts.cannot(""), .refused) }
+    private func planOfVolume(_ match: GrammarMatch) -> DialogPlan {
+        let own = home.content.devices.filter { $0.device == speaker.rawValue }
+        let device = own.first { $0.control(.volume) != nil } ?? hearing
         return run(.deviceSet, match, [device], what: .volume)
     }
 
@@ -130,7 +149,10 @@ package struct SentenceReader: Sendable {
     ) -> DialogPlan {
         let found = entries(named: name, in: area)
         guard !found.isEmpty else { return reply(texts.noSuch(name.text, in: area.flatMap(areaName)), .refused) }
-        return found.count == 1 ? run(intent, match, found) : ask(found) { run(intent, match, [$0]) }
+        guard found.count > 1 else { return run(intent, match, found) }
+        // A name of several things means the one that can do it.
+        let able = found.filter { DeviceRequest(intent, match, $0, what: nil) != nil }
+        return able.count == 1 ? run(intent, match, able) : ask(found) { run(intent, match, [$0]) }
     }
 
     /// The entries that a name may mean. There are several if neither the area in the sentence nor the area of the
@@ -189,11 +211,13 @@ package struct SentenceReader: Sendable {
         _ intent: VoiceIntent, _ match: GrammarMatch, _ devices: [ClientVoiceDevice], what: VoiceControl.What? = nil
     ) -> DialogPlan {
         guard devices.count <= DialogConfiguration.stepsMax else { return reply(texts.tooMany, .refused) }
+        let requests = devices.compactMap { device in
+            DeviceRequest(intent, match, device, what: what).map { (device, $0) }
+        }
+        // Of a group, those do it that can.
+        guard !requests.isEmpty else { return reply(texts.cannot(devices[0].name), .refused) }
         var (steps, isGuarded): ([DialogStep], Bool) = ([], false)
-        for device in devices {
-            guard let request = DeviceRequest(intent, match, device, what: what) else {
-                return reply(texts.cannot(device.name), .refused)
-            }
+        for (device, request) in requests {
             switch request.risk {
             case .never: return reply(texts.neverByVoice(device.name), .refused)
             case .guarded: isGuarded = true
@@ -203,7 +227,8 @@ package struct SentenceReader: Sendable {
         }
         let plan = DialogPlan.with { ($0.intent, $0.steps) = (intent.rawValue, steps) }
         guard isGuarded else { return plan }
-        var question = reply(texts.confirm(intent, devices.map(\.name)), .asked)
+        guard mayConfirm else { return reply(texts.neverByVoice(devices[0].name), .refused) }
+        var question = reply(texts.confirm(intent, requests.map(\.0.name)), .asked)
         question.choices = [.with { $0.plan = plan }]
         return question
     }

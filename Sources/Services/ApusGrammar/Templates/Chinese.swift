@@ -34,7 +34,9 @@ extension VoiceTemplates {
           period:
             values:
               - {in: (早上|上午|凌晨|早晨|清晨), out: am}
-              - {in: (下午|中午|晚上|傍晚|夜里), out: pm}
+              - {in: (下午|傍晚), out: pm}
+              - {in: 中午, out: noon}
+              - {in: (晚上|夜里|半夜), out: night}
           day:
             values:
               - {in: 今天, out: today}

@@ -48,7 +48,8 @@ extension VoiceTemplates {
               - {in: (am|a m|in the morning), out: am}
               - {in: (pm|p m), out: pm}
               - {in: in the afternoon, out: pm}
-              - {in: (in the evening|at night|tonight), out: pm}
+              - {in: in the evening, out: pm}
+              - {in: (at night|tonight), out: night}
           day:
             values:
               - today
@@ -242,11 +243,15 @@ extension VoiceTemplates {
                   - <what_is> [the] {reading:what} (of|on|at) [<the>] {name} [<in_area>]
                   - <what_is> [<the>] {name} {reading:what}
               - sentences:
-                  - <what_is> [the] (temperature|humidity) <in_area>
+                  - <what_is> [the] temperature <in_area>
                   - <what_is> [the] {area} temperature
                   - how (warm|hot|cold) is it <in_area>
                   - how (warm|hot|cold) is [<the>] {area}
                 slots: {what: temperature}
+              - sentences:
+                  - <what_is> [the] humidity <in_area>
+                  - <what_is> [the] {area} humidity
+                slots: {what: humidity}
               - sentences:
                   - <what_is> [the] temperature [(here|in here|inside)]
                   - how (warm|hot|cold) is it [(here|in here|inside)]

@@ -67,7 +67,7 @@ package enum VoiceSlot: String, Sendable, CaseIterable {
     case minute
     /// `to`: ``minute`` is before ``hour``, as in `ten to six`.
     case direction
-    /// `am`, `pm`, `morning`, `afternoon` or `evening`.
+    /// `am`, `pm`, `noon` or `night`.
     case period
     /// `today`, `tomorrow` or a day of the week in English, in lower case.
     case day
