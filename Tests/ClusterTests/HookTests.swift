@@ -122,6 +122,10 @@ struct HookTests {
             try await place.device.reportProperty(path: "ProReadonly.battery", json: #"{"stVal":80}"#)
         }
         names.append("ProReadonly.battery")
+        // A change of a model is answered before its event is written (decision 54): others do not wait for it.
+        try await eventually("the change has arrived") {
+            Self.events(receiver.requests).contains { $0["name"] as? String == "ProReadonly.battery" }
+        }
         let ben = try api.text("user", "POST", "/v1/customers/acme/users", place.key, #"{"externalId":"ben"}"#, node: 2)
         try await eventually { () throws(ApusError) in
             try await place.app.share(Self.cam, with: AccountID(unchecked: ben), control: true)
