@@ -265,6 +265,44 @@ struct DialogTests {
         #expect(try await quiet.say("what time is it", to: camera.id).outcome == .done)
     }
 
+    @Test("Sentences that wait for a device take a share of the node, and leave room for another account")
+    func share() async throws {
+        let cluster = try SharedCluster.cluster(basePort: 24_520)
+        // It is online, and takes no commands.
+        let mute = DeviceID(unchecked: "mute-cam")
+        let token = try cluster.token("--role", "device", "--device", "mute-cam", "--account", "mute")
+        let session = try cluster.session(node: 1, token: token, role: .device)
+        let app = try Self.app(cluster, node: 2, account: "mute")
+        let device = try Device(cluster, "free-cam", node: 1, account: "free")
+        let other = try Self.app(cluster, node: 2, account: "free")
+        defer {
+            device.end()
+            for session in [session, app, other] { session.close() }
+        }
+        try await device.report()
+        try await eventually { () throws(ApusError) in
+            try await session.reportProperty(path: "ProReadonly.locked.stVal", json: "1")
+            try await app.setVoiceHome(Self.home("mute-cam"))
+            try await other.setVoiceHome(Self.home("free-cam"))
+        }
+        let codes = await withTaskGroup(of: ErrorCode?.self) { group in
+            for _ in 0..<80 {
+                group.addTask {
+                    do throws(ApusError) {
+                        _ = try await app.say("lock the front door", to: mute, timeout: .seconds(3))
+                        return nil
+                    } catch {
+                        return error.code
+                    }
+                }
+            }
+            let free = try? await other.say("turn on the hall lamp", to: device.id)
+            #expect(free?.outcome == .done || free?.steps.first?.result == .already, "\(String(describing: free))")
+            return await group.reduce(into: [ErrorCode?]()) { $0.append($1) }
+        }
+        #expect(codes.count { $0 == .overloaded } >= 16, "64 of an account are carried out: \(codes)")
+    }
+
     @Test(
         "The node of the dialog's owner is killed while it carries out sentences: each has its reply, and is done once")
     func kills() async throws {

@@ -8,6 +8,8 @@ extension DialogConfiguration: ServiceConfiguration {
         sentencesPerMinute = try reader.int(
             "dialogs.sentences_per_minute", default: sentencesPerMinute, in: 1...60_000)
         runningMax = try reader.int("dialogs.running_max", default: runningMax, in: 1...100_000)
+        accountRunningMax = try reader.int(
+            "dialogs.account_running_max", default: accountRunningMax, in: 1...100_000)
         thinkingTime = try reader.duration("dialogs.thinking_time", default: thinkingTime)
         confirmTime = try reader.duration("dialogs.confirm_time", default: confirmTime)
         questionTime = try reader.duration("dialogs.question_time", default: questionTime)

@@ -5,6 +5,8 @@ package struct DialogConfiguration: Sendable, Hashable {
     package var sentencesPerMinute = 240
     /// The sentences that a node carries out at once. One more is refused with 10007. Key `dialogs.running_max`.
     package var runningMax = 1024
+    /// Those of one account; 10007 beyond. Key `dialogs.account_running_max`.
+    package var accountRunningMax = 64
     /// How long a sentence may take. Then the reply says that it took too long. Key `dialogs.thinking_time`.
     package var thinkingTime: Duration = .seconds(15)
     /// How long a device that is connected has to confirm a setting, before the reply says that it has not. Key

@@ -33,8 +33,12 @@ extension DialogService {
         else {
             throw ApusError(.malformed)
         }
-        guard running.load(ordering: .relaxed) < configuration.runningMax else {
-            throw ApusError(.overloaded, "the node carries out too many sentences; try again")
+        let isFull = inProgress.withLock { all in
+            all.count >= configuration.runningMax
+                || all.values.count { $0 == message.speaker.account } >= configuration.accountRunningMax
+        }
+        guard !isFull else {
+            throw ApusError(.overloaded, "the node carries out too many sentences of the account, or of all; try again")
         }
         let deadline = MonotonicTime.now() + min(.milliseconds(message.leftMs), configuration.thinkingTime)
         for _ in 0..<Self.attemptsMax {
@@ -84,12 +88,13 @@ extension DialogService {
     ) async throws(ApusError) -> DialogTurn {
         guard turn.endedMs == 0 else { return turn }
         let key = "\(device)/\(turn.id)"
-        guard inProgress.withLock({ $0.insert(key).inserted }) else {
-            return waits ? try await follow(turn, of: device) : turn
+        let isNew = inProgress.withLock { all in
+            guard all[key] == nil else { return false }
+            all[key] = turn.speaker.account
+            return true
         }
-        defer { inProgress.withLock { _ = $0.remove(key) } }
-        running.add(1, ordering: .relaxed)
-        defer { running.subtract(1, ordering: .relaxed) }
+        guard isNew else { return waits ? try await follow(turn, of: device) : turn }
+        defer { inProgress.withLock { $0[key] = nil } }
         let thinking = configuration.thinkingTime
         let left = Duration.milliseconds(turn.beganMs - view.clock.wallMilliseconds()) + thinking
         let deadline = MonotonicTime.now() + min(max(left, Self.reserve), thinking)

@@ -26,7 +26,9 @@ extension DialogService {
         let event = SkillEvent(
             namespace: "Recognizer", name: "Text", messageID: Hexadecimal.text(id.bytes), dialogRequestID: turn.id,
             payload: step.json, context: step.context)
-        let answer = try await ask(step.path, event, device, authority, until: end)
+        // The skill is one of the speaker's integrator, which may be another than the device's.
+        let answer = try await ask(
+            step.path, event, device, authority, isOfDevice: turn.speaker.isDevice, until: end)
         return answer.reply
     }
 
@@ -49,16 +51,18 @@ extension DialogService {
             namespace: "Custom", name: request.name, messageID: id, dialogRequestID: request.dialogRequestID,
             payload: try SkillEvent.payload(request.payload), context: try SkillEvent.context(request.context))
         let end = MonotonicTime.now() + (try call.timeLeft())
-        let answer = try await ask(skill, event, device, Authority(call.session), until: end)
+        let answer = try await ask(skill, event, device, Authority(call.session), isOfDevice: true, until: end)
         return .with { ($0.messageID, $0.directives) = (id, UInt32(answer.directives.count)) }
     }
 
     private func ask(
-        _ server: String, _ event: SkillEvent, _ device: DeviceID, _ authority: Authority, until end: MonotonicTime
+        _ server: String, _ event: SkillEvent, _ device: DeviceID, _ authority: Authority, isOfDevice: Bool,
+        until end: MonotonicTime
     ) async throws(ApusError) -> SkillAnswer {
         guard let access = AccessID(rawValue: authority.identities.first ?? "") else { throw ApusError(.malformed) }
         let bytes = try await events.send(
-            Array(event.json.utf8), to: server, account: authority.account, access: access, device: device,
+            Array(event.json.utf8), to: server, account: authority.account, access: access,
+            device: isOfDevice ? device : nil,
             id: event.messageID, timeout: min(try end.timeLeft(), Self.skillTime))
         let answer = try SkillAnswer(bytes)
         for (index, directive) in answer.directives.enumerated() {

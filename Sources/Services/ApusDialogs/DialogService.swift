@@ -44,9 +44,8 @@ package final class DialogService: NodeService, Service, RelationObserver {
     private let entities: EntityRegistry
     private let grammars = Mutex(RecentCache<GrammarKey, (revision: UInt64, grammar: Grammar)>(countMax: 64))
     private let rates: Mutex<RateLimiter<String>>
-    let running = Atomic<Int>(0)
-    /// The sentences that this node carries out, by device and id.
-    let inProgress = Mutex<Set<String>>([])
+    /// The accounts of the sentences that this node carries out, by device and id.
+    let inProgress = Mutex<[String: String]>([:])
     private let orders = WorkQueue<DialogWork>(countMax: DialogService.workMax)
     private let changes = WorkQueue<DialogWork>(countMax: DialogService.workMax)
     let said = Counter(label: "apus_dialog_sentences_total", dimensions: [("result", "understood")])
@@ -181,7 +180,7 @@ package final class DialogService: NodeService, Service, RelationObserver {
 
     private func measure() async {
         while (try? await Task.sleep(for: Self.lookInterval)) != nil {
-            runningGauge.record(running.load(ordering: .relaxed))
+            runningGauge.record(inProgress.withLock(\.count))
         }
     }
 

@@ -51,6 +51,7 @@ package struct TimerService: NodeService, RelationObserver {
     }
 
     package func add(to api: inout ClientAPI) {
+        api.addSchemas(timerSchemas)
         addRequests(to: &api)
         api.add(
             PublishedTopics(

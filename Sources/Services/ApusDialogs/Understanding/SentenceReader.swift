@@ -76,6 +76,7 @@ package struct SentenceReader: Sendable {
     private func plan(ofSkill text: String) -> DialogPlan {
         let payload = JSONValue.object([
             .init(name: "text", value: .string(text)), .init(name: "language", value: .string(language.grammar.tag)),
+            .init(name: "device", value: .string(speaker.rawValue)),
         ])
         let step = DialogStep.with {
             ($0.name, $0.device, $0.kind) = (hearing.name, speaker.rawValue, .skill)
