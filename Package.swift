@@ -138,6 +138,7 @@ let package = Package(
         layer("Protocol", "ApusContract", ["ApusCore", "ApusWire", protobuf]),
         layer("Protocol", "ApusMedia", ["ApusCore", nioCore, dequeModule]),
         layer("Protocol", "ApusTraversal", ["ApusCore", "ApusCrypto"]),
+        layer("Protocol", "ApusWyoming", ["ApusCore", "ApusCrypto", nioCore]),
 
         // Engine: listeners, links between nodes, storage, cluster.
         layer("Engine", "ApusTracing", ["ApusCore", dequeModule, tracing]),
@@ -494,7 +495,7 @@ let package = Package(
             [
                 "ApusCore", "ApusCrypto", "ApusWire", "ApusContract", "ApusMedia", "ApusTraversal", "ApusRelay",
                 "ApusSessions", "ApusTransport", "ApusTLS", "ApusCluster", "ApusChannels", "ApusClientAPI",
-                "ApusGateway", "ApusHTTP", "ApusConfiguration", "CApusCrypto", "CApusTLS", "CApusTestTLS", hummingbird,
+                "ApusWyoming", "ApusGateway", "ApusHTTP", "ApusConfiguration", "CApusCrypto", "CApusTLS", "CApusTestTLS", hummingbird,
                 hummingbirdCore, httpTypes, nioCore, nioEmbedded, nioHTTP1, protobuf, log,
             ],
             in: "Fuzz", exclude: ["Entry.swift", "Corpus", "Crashes"]),
@@ -511,6 +512,7 @@ let package = Package(
             ], for: .speed),
         test("ApusMediaTests", ["ApusCore", "ApusWire", "ApusMedia", "ApusTestKit", nioCore]),
         test("ApusTraversalTests", ["ApusCore", "ApusTraversal"]),
+        test("ApusWyomingTests", ["ApusCore", "ApusWyoming", "ApusTestKit", nioCore], exclude: ["Clients"]),
         test(
             "ApusTransportTests",
             [

@@ -32,6 +32,7 @@ struct CorpusTests {
         Decoder(name: "dtls", fuzz: fuzzDtls),
         Decoder(name: "http", fuzz: fuzzHttp),
         Decoder(name: "replica", fuzz: fuzzReplica),
+        Decoder(name: "wyoming", fuzz: fuzzWyoming),
     ]
 
     @Test("A decoder takes every input of its corpus, whole and cut at every byte", arguments: decoders)

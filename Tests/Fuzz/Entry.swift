@@ -44,6 +44,8 @@ public func fuzzerTestOneInput(_ start: UnsafePointer<UInt8>?, _ count: Int) -> 
     fuzzHttp(input)
     #elseif FUZZ_REPLICA
     fuzzReplica(input)
+    #elseif FUZZ_WYOMING
+    fuzzWyoming(input)
     #else
     #error("scripts/fuzz names the decoder")
     #endif
