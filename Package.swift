@@ -130,6 +130,8 @@ let package = Package(
         .systemLibrary(
             name: "CApusCurl", path: "Sources/Native/CApusCurl", pkgConfig: "libcurl",
             providers: [.apt(["libcurl4-openssl-dev"])]),
+        .target(name: "CApusSphinx", path: "Sources/Native/CApusSphinx"),
+        layer("Native", "ApusSphinx", ["ApusCore", "CApusSphinx"]),
         .target(name: "CApusNet", path: "Sources/Native/CApusNet"),
         .target(name: "CApusNamespaces", path: "Sources/Native/CApusNamespaces"),
 
@@ -243,7 +245,8 @@ let package = Package(
             "Services", "ApusDialogs",
             [
                 "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster",
-                "ApusSessions", "ApusClientAPI", "ApusThings", "ApusCommands", "ApusTimers", "ApusEvents", "ApusGrammar",
+                "ApusSessions", "ApusClientAPI", "ApusThings", "ApusCommands", "ApusTimers", "ApusEvents",
+                "ApusGrammar",
                 protobuf, lifecycle, coreMetrics, log,
             ]),
         layer(
@@ -344,12 +347,16 @@ let package = Package(
                 "CApusNamespaces", "CApusTLS", nioCore, nioPosix,
             ]),
         layer(
+            "Command", "ApusProvider",
+            ["ApusCore", "ApusThreads", "ApusSphinx", "ApusWyoming", nioCore, nioPosix, log]),
+        layer(
             "Command", "ApusCLI",
             [
                 "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusWire", "ApusContract", "ApusMedia", "ApusStorage",
                 "ApusCluster", "ApusSessions", "ApusThings", "ApusRelayService", "ApusHTTP", "ApusNodeConfiguration",
                 "ApusRelayNode", "ApusNode", "ApusClient", "ApusDevice", "ApusTLS", "ApusTraversal", "ApusLocal",
-                "ApusThreads", "CApusThreads", nioCore, nioPosix, protobuf, unixSignals, log, coreMetrics, arguments,
+                "ApusProvider", "ApusSphinx", "ApusThreads", "CApusThreads", nioCore, nioPosix, protobuf, unixSignals,
+                log, coreMetrics, arguments,
             ], for: .compileTime),
         .executableTarget(
             name: "apus", dependencies: ["ApusCLI"], path: "Sources/Command/apus", swiftSettings: apusSettings,
@@ -495,7 +502,8 @@ let package = Package(
             [
                 "ApusCore", "ApusCrypto", "ApusWire", "ApusContract", "ApusMedia", "ApusTraversal", "ApusRelay",
                 "ApusSessions", "ApusTransport", "ApusTLS", "ApusCluster", "ApusChannels", "ApusClientAPI",
-                "ApusWyoming", "ApusGateway", "ApusHTTP", "ApusConfiguration", "CApusCrypto", "CApusTLS", "CApusTestTLS", hummingbird,
+                "ApusWyoming", "ApusGateway", "ApusHTTP", "ApusConfiguration", "CApusCrypto", "CApusTLS",
+                "CApusTestTLS", hummingbird,
                 hummingbirdCore, httpTypes, nioCore, nioEmbedded, nioHTTP1, protobuf, log,
             ],
             in: "Fuzz", exclude: ["Entry.swift", "Corpus", "Crashes"]),
@@ -512,6 +520,9 @@ let package = Package(
             ], for: .speed),
         test("ApusMediaTests", ["ApusCore", "ApusWire", "ApusMedia", "ApusTestKit", nioCore]),
         test("ApusTraversalTests", ["ApusCore", "ApusTraversal"]),
+        test(
+            "ApusProviderTests",
+            ["ApusCore", "ApusSphinx", "ApusWyoming", "ApusProvider", "ApusTestKit", nioCore, nioPosix, log]),
         test("ApusWyomingTests", ["ApusCore", "ApusWyoming", "ApusTestKit", nioCore], exclude: ["Clients"]),
         test(
             "ApusTransportTests",

@@ -56,6 +56,11 @@ require_build_packages() {
         libzstd-dev libsqlite3-dev libpq-dev libcurl4-openssl-dev zlib1g-dev pkg-config
 }
 
+# What `apus provider` needs to recognize and to speak.
+require_voice_packages() {
+    require_packages libpocketsphinx3 pocketsphinx-en-us espeak-ng
+}
+
 # Everything that a build needs.
 require_all() {
     require_swift

@@ -15,7 +15,7 @@ struct Apus: AsyncParsableCommand {
             DemoCommand.self, AdminCommand.self, RelayCommand.self, StatusCommand.self, DrainCommand.self,
             UndrainCommand.self, SessionsCommand.self,
             ChannelsCommand.self, DevicesCommand.self, PropertyCommand.self, ActionCommand.self, SendCommand.self,
-            CommandsCommand.self, TimersCommand.self, SayCommand.self, VoiceCommand.self, EventsCommand.self,
+            CommandsCommand.self, TimersCommand.self, SayCommand.self, VoiceCommand.self, ProviderCommand.self, EventsCommand.self,
             SendServerCommand.self, HooksCommand.self,
             BindCommand.self, UnbindCommand.self, ShareCommand.self, UnshareCommand.self, AcceptCommand.self,
             InvitationsCommand.self, SharesCommand.self, TransferCommand.self, CallCommand.self, AnswerCommand.self,

@@ -1,0 +1,77 @@
+import ApusCore
+import ApusWyoming
+import Dispatch
+import NIOCore
+import Synchronization
+
+/// An utterance between the connection that hears it and the worker that recognizes it.
+///
+/// Concurrency model: one thread adds, and one performs. The length of the audio is bounded by the connection.
+final class Utterance: Sendable {
+    /// The longest time without a new event. The client must end an utterance.
+    static let silenceMax = Duration.seconds(10)
+
+    enum Input: Sendable {
+        case audio(ByteBuffer)
+        case pause
+        case resume
+        case end
+        case cancel
+    }
+
+    private let inputs = Mutex<[Input]>([])
+    private let added = DispatchSemaphore(value: 0)
+    let grammarHash: String
+    let format: WyomingAudioFormat
+
+    init(grammarHash: String, format: WyomingAudioFormat) {
+        (self.grammarHash, self.format) = (grammarHash, format)
+    }
+
+    func add(_ input: Input) {
+        inputs.withLock { $0.append(input) }
+        added.signal()
+    }
+
+    /// - Throws: 10015 if none comes for ``silenceMax``.
+    private func next() throws(ApusError) -> Input {
+        guard added.wait(timeout: .now() + .nanoseconds(Int(Self.silenceMax.nanoseconds))) == .success else {
+            throw ApusError(.idleTimeout)
+        }
+        return inputs.withLock { $0.isEmpty ? .cancel : $0.removeFirst() }
+    }
+
+    /// Recognizes it on the calling thread, to its end.
+    ///
+    /// - Parameter reply: takes the answers, in order.
+    func perform(with engine: RecognitionEngine, reply: (WyomingMessage) -> Void) {
+        do {
+            let recognizer = try engine.take(grammarHash)
+            recognizer.start()
+            if let transcript = try hear(recognizer, reply) { reply(.transcript(transcript)) }
+            // After an error the decoder's state is unknown: it is not used again.
+            engine.putBack(recognizer)
+        } catch {
+            let code = error.code == .overloaded ? WyomingGrammar.unknownCode : ProviderError.failedCode
+            reply(.error(text: error.message, code: code))
+        }
+    }
+
+    /// Nil if it was cancelled.
+    private func hear(
+        _ recognizer: SentenceRecognizer, _ reply: (WyomingMessage) -> Void
+    ) throws(ApusError) -> WyomingTranscript? {
+        var converter = SpeechConverter(format)
+        while true {
+            switch try next() {
+            case .audio(let bytes): recognizer.add(converter.convert(bytes))
+            case .pause:
+                reply(.transcriptChunk(try recognizer.pause()))
+                try recognizer.prepare()
+            case .resume: recognizer.resume()
+            case .end: return try recognizer.finish()
+            case .cancel: return nil
+            }
+        }
+    }
+}
