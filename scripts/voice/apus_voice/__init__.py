@@ -1,0 +1,1 @@
+"""The accurate speech provider: see ../provider.py and docs/voice-engines.md."""
