@@ -143,6 +143,7 @@ let package = Package(
         layer("Protocol", "ApusWyoming", ["ApusCore", "ApusCrypto", nioCore]),
 
         // Engine: listeners, links between nodes, storage, cluster.
+        layer("Engine", "ApusWyomingClient", ["ApusCore", "ApusWyoming", nioCore, nioPosix]),
         layer("Engine", "ApusTracing", ["ApusCore", dequeModule, tracing]),
         layer("Engine", "ApusListener", ["ApusCore", nioCore, lifecycle, log, coreMetrics]),
         layer("Engine", "ApusConfiguration", ["ApusCore", yams]),
@@ -242,12 +243,25 @@ let package = Package(
                 "ApusSessions", "ApusClientAPI", "ApusThings", protobuf, coreMetrics,
             ]),
         layer(
+            "Services", "ApusDeviceAuthorization",
+            [
+                "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusContract", "ApusStorage", "ApusCluster",
+                "ApusSessions", "ApusClientAPI", "ApusThings", protobuf, coreMetrics,
+            ]),
+        layer(
             "Services", "ApusDialogs",
             [
                 "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster",
                 "ApusSessions", "ApusClientAPI", "ApusThings", "ApusCommands", "ApusTimers", "ApusEvents",
                 "ApusGrammar",
                 protobuf, lifecycle, coreMetrics, log,
+            ]),
+        layer(
+            "Services", "ApusSpeech",
+            [
+                "ApusCore", "ApusConfiguration", "ApusWyoming", "ApusWyomingClient", "ApusContract", "ApusMedia",
+                "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusMediaAccess", "ApusThings",
+                "ApusDialogs", nioCore, protobuf, lifecycle, coreMetrics, log,
             ]),
         layer(
             "Services", "ApusCalls",
@@ -291,7 +305,8 @@ let package = Package(
             "Edges", "ApusHTTP",
             [
                 "ApusCore", "ApusCrypto", "ApusTracing", "ApusListener", "ApusContract", "ApusTLS", "ApusTraversal",
-                "ApusTransport", "ApusCluster", "ApusSessions", "ApusClientAPI", hummingbird, hummingbirdCore,
+                "ApusTransport", "ApusCluster", "ApusSessions", "ApusClientAPI", "ApusDeviceAuthorization", hummingbird,
+                hummingbirdCore,
                 httpTypes, nioCore, nioPosix, nioHTTP1, nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf,
                 lifecycle, log, coreMetrics,
             ]),
@@ -303,7 +318,8 @@ let package = Package(
                 "ApusCore", "ApusConfiguration", "ApusTracing", "ApusListener", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusCommands",
                 "ApusTimers", "ApusCalls", "ApusAnswering", "ApusEvents", "ApusFirmware", "ApusRelayService",
-                "ApusGateway", "ApusHTTP", "ApusThings", "ApusDialogs", nioCore, log,
+                "ApusGateway", "ApusHTTP", "ApusThings", "ApusDialogs", "ApusSpeech", "ApusDeviceAuthorization", nioCore,
+                log,
             ]),
         layer(
             "Node", "ApusRelayNode",
@@ -317,7 +333,7 @@ let package = Package(
             [
                 "ApusCore", "ApusThreads", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusMedia",
                 "ApusTransport", "ApusStorage", "ApusEtcd", "ApusCluster", "ApusSessions", "ApusChannels",
-                "ApusClientAPI", "ApusOperators", "ApusRelayService", "ApusMediaAccess",
+                "ApusClientAPI", "ApusDeviceAuthorization", "ApusOperators", "ApusRelayService", "ApusMediaAccess",
                 "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusTLS",
                 "ApusNodeConfiguration", nioCore,
                 nioPosix, lifecycle, unixSignals, protobuf, log, coreMetrics,
@@ -334,7 +350,7 @@ let package = Package(
             "Clients", "ApusDevice",
             [
                 "ApusCore", "ApusCrypto", "ApusWire", "ApusContract", "ApusThreads", "ApusTLS", "ApusMedia",
-                "ApusClient", "CApusMedia", nioCore, nioPosix, protobuf, dequeModule, log,
+                "ApusClient", "CApusMedia", nioCore, nioPosix, nioHTTP1, grdb, protobuf, dequeModule, log,
             ]),
 
         // Command: histories, local clusters and their processes, the verbs, and the binaries that have them.
@@ -355,8 +371,8 @@ let package = Package(
                 "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusWire", "ApusContract", "ApusMedia", "ApusStorage",
                 "ApusCluster", "ApusSessions", "ApusThings", "ApusRelayService", "ApusHTTP", "ApusNodeConfiguration",
                 "ApusRelayNode", "ApusNode", "ApusClient", "ApusDevice", "ApusTLS", "ApusTraversal", "ApusLocal",
-                "ApusProvider", "ApusSphinx", "ApusThreads", "CApusThreads", nioCore, nioPosix, protobuf, unixSignals,
-                log, coreMetrics, arguments,
+                "ApusWyoming", "ApusProvider", "ApusSphinx", "ApusThreads", "CApusThreads", nioCore, nioPosix, protobuf,
+                unixSignals, log, coreMetrics, arguments,
             ], for: .compileTime),
         .executableTarget(
             name: "apus", dependencies: ["ApusCLI"], path: "Sources/Command/apus", swiftSettings: apusSettings,
@@ -416,6 +432,10 @@ let package = Package(
             ]),
         test("ApusCommandsTests", ["ApusCore", "ApusCommands", protobuf]),
         test("ApusTimersTests", ["ApusCore", "ApusTimers", protobuf]),
+        test("ApusDeviceAuthorizationTests", ["ApusCore", "ApusDeviceAuthorization", protobuf]),
+        test(
+            "ApusSpeechTests", ["ApusCore", "ApusMedia", "ApusWyoming", "ApusSpeech", "ApusTestKit", nioCore],
+            for: .speed),
         test(
             "ApusCallsTests", ["ApusCore", "ApusStorage", "ApusCluster", "ApusCalls", "ApusTestKit", protobuf],
             for: .speed),
@@ -477,8 +497,8 @@ let package = Package(
             "ClusterTests",
             [
                 "ApusCore", "ApusCrypto", "ApusStorage", "ApusSessions", "ApusContract", "ApusMedia", "ApusClient",
-                "ApusDevice", "ApusHistory", "ApusLocal", "ApusNodeConfiguration", "ApusTestKit", "ApusTraversal", log,
-                nioCore, nioPosix, protobuf,
+                "ApusDevice", "ApusHistory", "ApusLocal", "ApusNodeConfiguration", "ApusTestKit", "ApusTraversal",
+                "ApusWyoming", log, nioCore, nioPosix, protobuf,
             ]),
         test("RelayClientTests", ["ApusTestKit", nioCore, nioPosix], exclude: ["Clients"]),
         test(
@@ -538,8 +558,8 @@ let package = Package(
         test(
             "ApusDeviceTests",
             [
-                "ApusCore", "ApusCrypto", "ApusThreads", "ApusMedia", "ApusClient", "ApusDevice", "ApusTestKit",
-                nioCore, log,
+                "ApusCore", "ApusCrypto", "ApusContract", "ApusThreads", "ApusMedia", "ApusClient", "ApusDevice",
+                "ApusTestKit", nioCore, protobuf, log,
             ]),
     ]
 )

@@ -85,6 +85,112 @@ struct DialogStateMachineTests {
         #expect(turn.plan.reply == "done" && turn.plan.outcome == .interrupted && machine.state.phase == .idle)
     }
 
+    private static func listening(_ id: String) -> DialogListening {
+        .with { ($0.id, $0.language) = (id, "en") }
+    }
+
+    private static func heard(_ number: UInt8, _ listening: String, choices: Int = 0) -> DialogBegin {
+        var message = begin(number, steps: choices > 0 ? 0 : 1, choices: choices)
+        message.heard = listening
+        return message
+    }
+
+    @Test("A tap listens until a sentence comes, or its time ends politely; a repetition changes nothing (VA-7)")
+    func taps() {
+        var machine = Machine(restoring: DialogState(), DialogConfiguration())
+        var actions: [Machine.Action] = []
+        machine.listen(Self.listening("tap-1"), at: 1000, &actions)
+        #expect(machine.state.phase == .listening && machine.state.deadlineMs == 16_000)
+        let version = machine.state.version
+        machine.listen(Self.listening("tap-1"), at: 2000, &actions)
+        #expect(machine.state.version == version && machine.state.deadlineMs == 16_000)
+        #expect(!machine.begin(Self.heard(1, "tap-1"), at: 3000, &actions).isOver)
+        #expect(machine.state.phase == .thinking && machine.state.turns.last?.heard == "tap-1")
+        // A tap while it thinks or speaks interrupts, and begins again.
+        machine.listen(Self.listening("tap-2"), at: 4000, &actions)
+        #expect(machine.state.phase == .listening && machine.state.turns.last?.plan.outcome == .interrupted)
+        machine.listen(Self.listening("tap-3"), at: 5000, &actions)
+        #expect(machine.state.listening.id == "tap-3" && machine.state.deadlineMs == 20_000)
+        actions = []
+        machine.advance(at: 20_000, &actions)
+        #expect(machine.state.phase == .idle && !machine.state.hasListening)
+        guard case .publish(let changes)? = actions.first else { Issue.record("nothing is published"); return }
+        #expect(changes[0].turn.plan.reply == "Sorry, I did not hear anything." && changes[0].listening.id == "tap-3")
+        #expect(changes[0].turn.plan.outcome == .nothingHeard && changes[0].phases == [.idle])
+    }
+
+    @Test("What was heard before a stop, a tap or a louder device is not carried out (VA-9)")
+    func afterCancel() {
+        var machine = Machine(restoring: DialogState(), DialogConfiguration())
+        var actions: [Machine.Action] = []
+        machine.listen(Self.listening("tap-1"), at: 1000, &actions)
+        machine.stop(at: 1100, &actions)
+        #expect(machine.state.phase == .idle && machine.begin(Self.heard(1, "tap-1"), at: 1200, &actions).isOver)
+        machine.listen(Self.listening("tap-2"), at: 1300, &actions)
+        machine.listen(Self.listening("tap-3"), at: 1400, &actions)
+        #expect(machine.begin(Self.heard(2, "tap-2"), at: 1500, &actions).isOver)
+        let isThirdFree = machine.yield("tap-3", at: 1600, &actions)
+        #expect(isThirdFree && machine.state.phase == .idle)
+        #expect(machine.begin(Self.heard(3, "tap-3"), at: 1700, &actions).isOver && machine.state.turns.isEmpty)
+        // The yield comes before the message to listen.
+        let isFourthFree = machine.yield("tap-4", at: 1800, &actions)
+        #expect(isFourthFree)
+        machine.listen(Self.listening("tap-4"), at: 1900, &actions)
+        #expect(machine.state.phase == .idle)
+        machine.listen(Self.listening("tap-5"), at: 2000, &actions)
+        _ = machine.begin(Self.heard(4, "tap-5"), at: 2100, &actions)
+        let isFifthFree = machine.yield("tap-5", at: 2200, &actions)
+        #expect(!isFifthFree, "a sentence has begun")
+    }
+
+    @Test("After a question it listens again once the reply was given, and not before")
+    func continues() {
+        var machine = Machine(restoring: DialogState(), DialogConfiguration())
+        var actions: [Machine.Action] = []
+        func ask(_ number: UInt8, _ listening: String) {
+            machine.listen(Self.listening(listening), at: 1000, &actions)
+            var message = Self.heard(number, listening, choices: 1)
+            message.question = machine.question(of: "", "", at: 1000)?.number ?? 0
+            _ = machine.begin(message, at: 1000, &actions)
+        }
+        ask(1, "tap-1")
+        // The time of the reply is over, and nobody says that it was given.
+        machine.advance(at: machine.state.deadlineMs, &actions)
+        #expect(machine.state.phase == .idle)
+        ask(2, "tap-2")
+        machine.spoken("id-1", at: 1100, &actions)
+        #expect(machine.state.phase == .speaking, "another reply was given")
+        actions = []
+        machine.spoken("id-2", at: 1100, &actions)
+        #expect(machine.state.phase == .listening && machine.state.listening.id == "id-2")
+        guard case .publish(let changes)? = actions.first else { Issue.record("nothing is published"); return }
+        #expect(changes[0].phases == [.finished, .idle, .listening])
+        // A sentence that was typed has nobody at the device who would answer.
+        var typed = Self.begin(3, steps: 0, choices: 1)
+        typed.question = machine.question(of: "", "", at: 1200)?.number ?? 0
+        machine.stop(at: 1150, &actions)
+        typed.question = 0
+        _ = machine.begin(typed, at: 1200, &actions)
+        machine.spoken("id-3", at: 1300, &actions)
+        #expect(machine.state.phase == .idle)
+    }
+
+    @Test("Without a tap it listens six times in a row at most")
+    func bounded() {
+        var machine = Machine(restoring: DialogState(), DialogConfiguration())
+        var actions: [Machine.Action] = []
+        machine.listen(Self.listening("tap-1"), at: 1000, &actions)
+        var count = 0
+        while machine.state.phase == .listening, count < 20 {
+            count += 1
+            var message = Self.heard(UInt8(count), machine.state.listening.id, choices: 1)
+            message.question = machine.question(of: "", "", at: 1000)?.number ?? 0
+            _ = machine.begin(message, at: 1000, &actions)
+            machine.spoken("id-\(count)", at: 1100, &actions)
+        }
+        #expect(count == 7 && machine.state.phase == .idle)
+    }
+
     @Test("A sentence that nobody finishes ends in time, and is asked for again before")
     func deadlines() throws {
         var machine = Machine(restoring: DialogState(), DialogConfiguration())
@@ -123,6 +229,7 @@ struct DialogStateMachineTests {
         for _ in 0..<50_000 { walk.step() }
         #expect(walk.violations.isEmpty, "seed \(seed): \(walk.violations.prefix(3))")
         #expect(walk.finishedCount > 1000 && walk.interruptedCount > 100 && walk.lateCount > 10)
+        #expect(walk.overCount > 100 && walk.continuedCount > 3)
     }
 }
 
@@ -140,6 +247,10 @@ private struct DialogWalk {
     private(set) var finishedCount = 0
     private(set) var interruptedCount = 0
     private(set) var lateCount = 0
+    private(set) var overCount = 0
+    private(set) var continuedCount = 0
+    /// The listenings that have yielded without a sentence.
+    private var over: Set<String> = []
 
     init(seed: UInt64) { generator = SeededRandom(seed: seed) }
 
@@ -148,7 +259,26 @@ private struct DialogWalk {
     mutating func step() {
         now += Int64.random(in: 0...800, using: &generator)
         var actions: [DialogStateMachine.Action] = []
-        switch Int.random(in: 0..<100, using: &generator) {
+        switch Int.random(in: 0..<124, using: &generator) {
+        case 100..<106:
+            nextID += 1
+            let isNew = Int.random(in: 0..<4, using: &generator) > 0
+            let known = isNew ? nil : machine.state.known.randomElement(using: &generator)
+            let id = known ?? "tap-\(nextID)"
+            let isKnown = machine.state.known.contains(id)
+            machine.listen(DialogListening.with { ($0.id, $0.language) = (id, "en") }, at: now, &actions)
+            if isKnown, !actions.isEmpty { violations.append("a repeated tap changes the dialog") }
+            if !isKnown, machine.state.listening.id != id { violations.append("a tap is not heard") }
+        case 106..<108: yield(&actions)
+        case 108..<124:
+            let before = machine.state
+            let isLast = Int.random(in: 0..<8, using: &generator) > 0
+            let id = (isLast ? before.turns.last : before.turns.randomElement(using: &generator))?.id ?? ""
+            machine.spoken(id, at: now, &actions)
+            if machine.state.phase == .listening, before.phase != .listening, before.phase != .speaking {
+                violations.append("it listens before the reply was given")
+            }
+            if machine.state.phase == .listening, before.phase != .listening { continuedCount += 1 }
         case 0..<30: begin(&actions)
         case 30..<60: finish(&actions)
         case 60..<68: machine.stop(at: now, &actions)
@@ -164,6 +294,14 @@ private struct DialogWalk {
         check(actions)
     }
 
+    private mutating func yield(_ actions: inout [DialogStateMachine.Action]) {
+        let id = machine.state.known.randomElement(using: &generator) ?? "id-0"
+        let hasBegun = machine.state.turns.contains { $0.heard == id }
+        if machine.yield(id, at: now, &actions) == hasBegun { violations.append("a device yields after its sentence") }
+        if machine.isListening(id) { violations.append("a device listens that has yielded") }
+        over.insert(id)
+    }
+
     private mutating func begin(_ actions: inout [DialogStateMachine.Action]) {
         let isNew = Int.random(in: 0..<4, using: &generator) > 0
         if isNew { nextID += 1 }
@@ -176,9 +314,23 @@ private struct DialogWalk {
                 ($0.plan.reply, $0.plan.outcome) = ("reply \(nextID)", .done)
                 if Bool.random(using: &generator) { $0.plan.choices = [DialogChoice()] }
             }
+            switch Int.random(in: 0..<4, using: &generator) {
+            case 0..<2: if machine.state.phase == .listening { $0.heard = machine.state.listening.id }
+            case 2: $0.heard = machine.state.known.randomElement(using: &generator) ?? ""
+            default: break
+            }
         }
         let before = machine.state.turns.contains { $0.id == message.id }
+        let isOver = !message.heard.isEmpty && !machine.isListening(message.heard)
         let begun = machine.begin(message, at: now, &actions)
+        if begun.isOver {
+            overCount += 1
+            if !isOver || !actions.isEmpty { violations.append("a sentence that is heard is refused") }
+            return
+        }
+        if !before, !begun.isStale, isOver || over.contains(message.heard) {
+            violations.append("a sentence of a listening that is over begins")
+        }
         if before, !actions.isEmpty { violations.append("a repetition changes the dialog") }
         if !before, begun.isStale { violations.append("a sentence with the open question is refused") }
     }
@@ -213,6 +365,12 @@ private struct DialogWalk {
         for turn in machine.state.turns where turn.endedMs != 0 && !turn.plan.reply.isEmpty {
             if let known = replies[turn.id], known != turn.plan.reply { violations.append("a reply has changed") }
             replies[turn.id] = turn.plan.reply
+        }
+        if machine.state.phase == .listening, machine.nextMs.map({ $0 > now + 15_000 }) ?? true {
+            violations.append("it listens without an end in time")
+        }
+        if machine.state.hasListening != (machine.state.phase == .listening) || machine.state.known.count > 8 {
+            violations.append("what is known of listenings is wrong")
         }
         if machine.state.phase == .thinking, machine.nextMs == nil {
             violations.append("a sentence has no end in time")

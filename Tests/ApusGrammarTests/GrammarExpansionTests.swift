@@ -27,6 +27,23 @@ struct GrammarExpansionTests {
         #expect(Set(samples.map(\.intent)) == Set(VoiceIntent.allCases.map(\.rawValue)))
     }
 
+    @Test(
+        "A recognizer gets every sentence of a small template, some of a large one, none twice, and the same each time",
+        arguments: ["en", "zh-CN"])
+    func spoken(language: String) throws {
+        let grammar = try GrammarHome.grammar(GrammarLanguage(language))
+        let texts = grammar.spokenSentences(countMax: 20_000, templateMax: 400)
+        #expect((1000...20_000).contains(texts.count) && Set(texts).count == texts.count, "\(texts.count)")
+        #expect(texts == grammar.spokenSentences(countMax: 20_000, templateMax: 400))
+        let words = language == "en" ? ["stop", "yes", "what time is it"] : ["停止", "几点了"]
+        for text in words { #expect(texts.contains(text), "\(text)") }
+        for text in texts.enumerated() where text.offset % 50 == 0 {
+            let match = grammar.match(text.element, context: VoiceCase.context)
+            #expect(!match.all.isEmpty, "\(text.element)")
+        }
+        #expect(grammar.spokenSentences(countMax: 7, templateMax: 400) == Array(texts.prefix(7)))
+    }
+
     @Test("The first sentences of each language match with their own intent and slots", arguments: ["en", "zh-CN"])
     func expansions(language: String) throws {
         let grammar = try GrammarHome.grammar(GrammarLanguage(language))

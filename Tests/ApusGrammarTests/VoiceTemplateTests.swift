@@ -201,6 +201,21 @@ struct EnglishTemplateTests {
         VoiceCase(.volumeUp, "", "louder", "turn it up", "volume up", "raise the volume", "make it louder"),
         VoiceCase(
             .volumeDown, "", "quieter", "turn it down a bit", "volume down", "that's too loud", "lower the volume"),
+        VoiceCase(
+            .deviceRaise, "name=lamp-1 what=brightness", "make the desk lamp brighter", "brighten the desk lamp a bit"),
+        VoiceCase(.deviceLower, "name=lamp-1 what=brightness", "dim the desk lamp", "make the desk lamp a bit darker"),
+        VoiceCase(
+            .deviceRaise, "area=area-9 kind=light what=brightness", "brighter", "make it a bit brighter",
+            "it's too dark in here", "brighten the lights"),
+        VoiceCase(
+            .deviceLower, "area=area-1 kind=light what=brightness", "dim the lights in the kitchen",
+            "make it dimmer in the kitchen"),
+        VoiceCase(
+            .deviceRaise, "area=area-9 what=temperature", "warmer", "make it warmer", "it is too cold",
+            "turn up the temperature"),
+        VoiceCase(
+            .deviceLower, "area=area-1 what=temperature", "make the kitchen colder",
+            "lower the temperature in the kitchen"),
         VoiceCase(.stop, "", "stop", "stop it", "be quiet", "that's enough", "stop talking"),
         VoiceCase(.repeatReply, "", "repeat that", "say that again", "what did you say", "pardon"),
         VoiceCase(.help, "", "help", "what can I say", "what can you do", "how does this work"),

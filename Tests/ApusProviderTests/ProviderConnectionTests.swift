@@ -106,6 +106,19 @@ struct ProviderConnectionTests {
         #expect(code(actions) == "apus-too-long")
     }
 
+    @Test("An utterance has 64 pauses and no more")
+    func pauses() {
+        var machine = hearing()
+        for _ in 0..<Machine.pauseCountMax {
+            #expect(machine.receive(.voiceStopped(timestamp: nil)) == [.pause])
+            #expect(machine.receive(.voiceStarted(timestamp: nil)) == [.resume])
+        }
+        let actions = machine.receive(.voiceStopped(timestamp: nil))
+        #expect(actions.first == .cancelUtterance)
+        #expect(code(actions) == "apus-order")
+        #expect(machine.receive(stop) == [])
+    }
+
     @Test("Without room an utterance and a text are refused, and the next ones may be served")
     func busy() {
         var machine = hearing()

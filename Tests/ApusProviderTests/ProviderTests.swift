@@ -39,7 +39,7 @@ struct ProviderTests {
     }
 
     @Test(
-        "Of ten sentences of a grammar of 200 eight are recognized and none wrongly; of ten foreign ones one is accepted"
+        "Of ten sentences of 200 eight are recognized and none wrongly; of ten foreign ones one is accepted"
     )
     func recognition() async throws {
         let provider = try await TestProvider()
@@ -318,9 +318,9 @@ struct ProviderPartTests {
         ])
     func addresses(text: String, isTaken: Bool) {
         if isTaken {
-            #expect(throws: Never.self) { try ProviderAddress(text) }
+            #expect(throws: Never.self) { try WyomingAddress(text) }
         } else {
-            #expect(throws: ApusError(.configurationInvalid)) { try ProviderAddress(text) }
+            #expect(throws: ApusError(.configurationInvalid)) { try WyomingAddress(text) }
         }
     }
 

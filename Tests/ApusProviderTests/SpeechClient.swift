@@ -26,7 +26,7 @@ final class SpeechClient: Sendable {
     let channel: any Channel
     let messages: AsyncStream<WyomingMessage>
 
-    init(_ address: ProviderAddress) async throws {
+    init(_ address: WyomingAddress) async throws {
         let (messages, feed) = AsyncStream.makeStream(of: WyomingMessage.self)
         let bootstrap = ClientBootstrap(group: MultiThreadedEventLoopGroup.singleton)
             .channelInitializer { channel in channel.pipeline.addHandler(Receiver(feed: feed)) }
@@ -115,8 +115,7 @@ final class SpeechClient: Sendable {
 }
 
 /// A decoder that is used on an event loop only.
-private final class NIOLockedDecoder: @unchecked Sendable {
-    // SAFETY: see above.
+private final class NIOLockedDecoder: @unchecked Sendable {  // SAFETY: see above.
     private var decoder = WyomingDecoder()
 
     func take(_ bytes: ByteBuffer) -> [WyomingMessage] {
@@ -148,7 +147,7 @@ struct TestProvider {
 
     init(_ limits: ProviderLimits = ProviderLimits()) async throws {
         let provider = try await Provider(
-            ProviderAddress("unix:" + folder.file("speech.sock")), recognition: Self.engine(),
+            WyomingAddress("unix:" + folder.file("speech.sock")), recognition: Self.engine(),
             speech: SpeechEngine(program: Self.espeak), limits: limits, log: Logger(label: "test"))
         self.provider = provider
         run = Task { await provider.run() }

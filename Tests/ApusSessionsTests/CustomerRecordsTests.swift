@@ -126,7 +126,7 @@ struct CustomerRecordsTests {
         func relate(
             _ change: DeviceRelationChange, by client: DeviceClient
         ) async throws(ApusError) -> DeviceRecord {
-            try await records.relate(device, epoch: 3, change, by: client, now: 100, keepSeconds: 60)
+            try await records.relate(device, epoch: 3, change, by: client, now: 100, keepSeconds: 60).record
         }
         await #expect(throws: ApusError(.targetUnknown)) { try await relate(.bind(user), by: .customer(acme)) }
         await #expect(throws: ApusError(.targetUnknown)) {

@@ -115,7 +115,7 @@ struct DisabledRuleTests {
         let store = try await kind.store(folder)
         let records = SessionRecords(store, writer: "n1#1")
         func relate(_ change: DeviceRelationChange, now: Int64 = 100) async throws(ApusError) -> DeviceRecord {
-            try await records.relate(Self.cam, epoch: 4, change, by: .operator, now: now, keepSeconds: 60)
+            try await records.relate(Self.cam, epoch: 4, change, by: .operator, now: now, keepSeconds: 60).record
         }
         await #expect(throws: ApusError(.targetUnknown, "no such device")) { try await relate(.disable(true)) }
         _ = try await relate(.bind(Self.anna))

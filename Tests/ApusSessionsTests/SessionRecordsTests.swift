@@ -146,7 +146,8 @@ struct SessionRecordsTests {
             _ change: DeviceRelationChange, by client: AccountID?, epoch: Epoch = 4, now: Int64 = 100
         ) async throws(ApusError) -> DeviceRecord {
             try await records.relate(
-                device, epoch: epoch, change, by: client.map { .account($0) } ?? .operator, now: now, keepSeconds: 60)
+                device, epoch: epoch, change, by: client.map { .account($0) } ?? .operator, now: now, keepSeconds: 60
+            ).record
         }
         await #expect(throws: ApusError(.targetUnknown, "no such device")) { try await relate(.unbind, by: account) }
         _ = try await relate(.bind(account), by: nil)

@@ -54,13 +54,14 @@ struct WyomingMessageTests {
         func list(_ element: String, _ count: Int) -> String {
             "[" + Array(repeating: element, count: count).joined(separator: ",") + "]"
         }
+        let candidates = list(#"{"text":""}"#, WyomingResult.candidateCountMax + 1)
         let long = [
             ("info", #"{"asr":\#(list(#"{"name":"a"}"#, WyomingInfo.programCountMax + 1))}"#),
             ("info", #"{"asr":[{"name":"a","models":\#(list(#"{"name":"a"}"#, WyomingInfo.modelCountMax + 1))}]}"#),
             ("detect", #"{"names":\#(list(#""a""#, WyomingMessage.nameCountMax + 1))}"#),
             (
                 "transcript",
-                #"{"text":"","context":{"apus":{"candidates":\#(list(#"{"text":""}"#, WyomingResult.candidateCountMax + 1))}}}"#
+                #"{"text":"","context":{"apus":{"candidates":\#(candidates)}}}"#
             ),
         ]
         for (type, data) in long { #expect(throws: ApusError(.frameTooLarge)) { try message(type, data) } }

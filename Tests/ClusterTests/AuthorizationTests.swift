@@ -117,6 +117,14 @@ struct AuthorizationTests {
         voice.home app
         voice.put app
         dialogs.event device
+        speech.listen device
+        dialogs.tap device app
+        dialogs.spoken device app
+        dialogs.wake device
+        dialogs.synchronize device
+        authorizations.get app
+        authorizations.approve app
+        authorizations.refuse app
         """
 
     private static let entries = Dictionary(

@@ -317,6 +317,7 @@ struct DialogTests {
         try await device.report()
         try await eventually { () throws(ApusError) in try await app.setVoiceHome(Self.home("kill-cam")) }
         var sentences = 0
+        var others: [String] = []
         for round in 0..<6 {
             let pid = try cluster.pid(try cluster.owner(of: "kill-cam"))
             for count in 0..<8 {
@@ -333,11 +334,12 @@ struct DialogTests {
                 }
                 let turn = try await said
                 #expect(!turn.reply.isEmpty && turn.endedMs > 0, "\(turn)")
+                if turn.outcome != .done { others.append("\(sentences): \(turn.outcome) \(turn.reply) \(turn.steps)") }
             }
             let up = try cluster.run("cluster", "up")
             try #require(up.status == 0, "\(up.all)")
         }
         // Every second sentence locks.
-        #expect(device.counts["lock 1", default: 0] == sentences / 2, "\(device.counts)")
+        #expect(device.counts["lock 1", default: 0] == sentences / 2, "\(device.counts) \(others)")
     }
 }

@@ -340,6 +340,8 @@ struct HookTests {
         let (cam, url) = (DeviceID(unchecked: "skill-cam"), "http://127.0.0.1:\(receiver.port)")
         try place.api.ask(
             "POST", "/v1/customers/skill-acme/hooks/chef", place.key, #"{"url":"\#(url)","messages":true}"#)
+        // A change of the hooks applies at every node within two seconds.
+        try await Task.sleep(for: .seconds(2.1))
         let directives = Mutex<[ClientDialogDirective]>([])
         let commands = DeviceCommands(
             session: place.device, log: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() })
@@ -364,6 +366,8 @@ struct HookTests {
         #expect(try await place.app.say("be silent now", to: cam).reply == "OK.")
         #expect(try await place.app.say("what is a quark", to: cam).outcome == .notUnderstood)
 
+        await fails(.notSynchronized) { () throws(ApusError) in try await place.device.sendCustomEvent("Custom") }
+        try await place.device.synchronizeDialog()
         let context = #"[{"header":{"namespace":"Screen","name":"State"},"payload":{"shown":"recipe"}}]"#
         let count = try await place.device.sendCustomEvent(
             "Custom", dialogRequestID: said.id, payload: #"{"order":"pizza"}"#, context: context)
@@ -383,6 +387,63 @@ struct HookTests {
         try await place.app.setVoiceHome(ClientVoiceHome())
         await fails(.targetUnknown) { () throws(ApusError) in try await place.device.sendCustomEvent("Custom") }
         try await receiver.stop()
+    }
+
+    @Test("Servers of the home see each sentence before it is read and each reply after it, and may change them")
+    func interceptors() async throws {
+        let seen = Mutex<[String]>([])
+        let receiver = try await HTTPReceiver.start(reply: { request in
+            let body = try? JSONSerialization.jsonObject(with: Data(request.body.utf8)) as? [String: Any]
+            guard let text = body?["data"] as? String, let data = Data(base64Encoded: text) else { return "?" }
+            let sent = String(decoding: data, as: UTF8.self)
+            seen.withLock { $0.append(sent) }
+            if sent.contains("\"After\"") {
+                return sent.contains("It is") ? #"{"reply":"Half past never."}"# : sent.contains("broken") ? "?" : ""
+            }
+            if sent.contains("tell me") { return #"{"text":"what time is it"}"# }
+            if sent.contains("sure thing") { return #"{"text":"yes"}"# }
+            return sent.contains("secret") ? #"{"reply":"It is 42."}"# : "{}"
+        }) { _, _ in 200 }
+        let place = try Place(sharedBy: "seen-")
+        defer { place.close() }
+        let (cam, url) = (DeviceID(unchecked: "seen-cam"), "http://127.0.0.1:\(receiver.port)")
+        try place.api.ask(
+            "POST", "/v1/customers/seen-acme/hooks/ears", place.key, #"{"url":"\#(url)","messages":true}"#)
+        // A change of the hooks applies at every node within two seconds.
+        try await Task.sleep(for: .seconds(2.1))
+        try await eventually { () throws(ApusError) in
+            try await place.app.setVoiceHome(.with { ($0.before, $0.after) = ("ears/before", "ears/after") })
+        }
+        let time = try await eventually { () throws(ApusError) in try await place.app.say("tell me more", to: cam) }
+        #expect(time.reply == "Half past never." && time.intent == "TimeGet" && time.text == "tell me more", "\(time)")
+        #expect(try await place.app.say("the secret", to: cam).reply == "Half past never.")
+        #expect(try await place.app.say("something broken", to: cam).outcome == .notUnderstood)
+        let sent = seen.withLock { $0 }
+        try #require(sent.count == 6, "\(sent)")
+        #expect(sent[0].contains(#""namespace":"Recognizer","name":"Before""#) && sent[0].contains("tell me more"))
+        #expect(sent[1].contains(#""namespace":"Speech","name":"After""#) && sent[1].contains(#""outcome":"DONE""#))
+        // What a server says is no answer to a question.
+        try await place.app.setVoiceHome(
+            .with {
+                $0.before = "ears/before"
+                $0.devices = [
+                    .with {
+                        ($0.id, $0.device, $0.names, $0.kind) = ("door", "seen-cam", ["front door"], "lock")
+                        $0.controls = [.with { ($0.what, $0.path) = ("lock", "Action.lock") }]
+                    }
+                ]
+            })
+        #expect(try await place.app.say("unlock the front door", to: cam).outcome == .asked)
+        let yes = try await place.app.say("sure thing", to: cam)
+        #expect(yes.outcome == .refused && yes.steps.isEmpty, "\(yes)")
+        // A server that is gone changes nothing.
+        try await receiver.stop()
+        let began = MonotonicTime.now()
+        #expect(try await place.app.say("help", to: cam).outcome == .done)
+        #expect(MonotonicTime.now() - began < .seconds(4))
+        await fails(.badParameter) { () throws(ApusError) in
+            try await place.app.setVoiceHome(.with { $0.before = "e ars" })
+        }
     }
 
     @Test("Raw data reaches a server and its answer the app, and each failure has its number (IV-D12)")
@@ -409,6 +470,8 @@ struct HookTests {
                 #"{"url":"\#(url)/\#(name)","messages":\#(name != "deaf")}"#)
             if name == "echo" { secret = try #require(answer["secret"] as? String) }
         }
+        // A change of the hooks applies at every node within two seconds.
+        try await Task.sleep(for: .seconds(2.1))
         let data = Data((0..<30_000).map { UInt8(ascii: "a") + UInt8($0 % 26) })
         let echoed = try await eventually { () throws(ApusError) in
             try await place.app.sendData(data, toServer: "echo/orders/42")

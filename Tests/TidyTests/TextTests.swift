@@ -40,6 +40,7 @@ struct TextTests {
                 "Products/ProductCache.swift", "ApusSessions/SessionService.swift", "ApusCalls/CallService.swift",
                 "ApusAnswering/AnsweringRecords+Shares.swift", "ApusClientAPI/AuditLog.swift",
                 "ApusEvents/EventService+Failed.swift", "ApusDialogs/DialogService.swift", "Home/VoiceHome.swift",
+                "Rooms/ArbitrationStateMachine.swift", "Voice/FocusStateMachine.swift",
             ]
         ),
         (

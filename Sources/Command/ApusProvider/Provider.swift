@@ -1,4 +1,5 @@
 package import ApusCore
+package import ApusWyoming
 package import Logging
 import NIOCore
 import NIOPosix
@@ -18,13 +19,13 @@ package final class Provider: Sendable {
     private let listener: any Channel
     private let group: MultiThreadedEventLoopGroup
     /// Where it listens; with the port that the system has chosen.
-    package let address: ProviderAddress
+    package let address: WyomingAddress
 
     /// Listens.
     ///
     /// - Throws: 10019 if the address is in use or cannot be used.
     package init(
-        _ address: ProviderAddress, recognition: RecognitionEngine?, speech: SpeechEngine?, limits: ProviderLimits,
+        _ address: WyomingAddress, recognition: RecognitionEngine?, speech: SpeechEngine?, limits: ProviderLimits,
         log: Logger
     ) async throws(ApusError) {
         // A program that reads no more, and a client that is gone, are seen by the result of the write.
@@ -64,8 +65,8 @@ package final class Provider: Sendable {
     /// What may be written to a client that does not read.
     private static let outboundByteCountMax = 8 << 20
 
-    /// Serves until ``stop()``, or until a bound of the process is reached. Then it takes nothing more, waits for what is
-    /// running, and closes its connections.
+    /// Serves until ``stop()``, or until a bound of the process is reached. Then it takes nothing more, waits for what
+    /// is running, and closes its connections.
     ///
     /// - Returns: true if it should be started again.
     package func run() async -> Bool {

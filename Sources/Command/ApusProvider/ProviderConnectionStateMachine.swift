@@ -4,13 +4,15 @@ package import NIOCore
 
 /// What a client of a provider may do when, and what follows of it.
 ///
-/// A connection carries one utterance at a time, and one text that is spoken. Errors are answered, and what belongs to a
-/// refused utterance is ignored up to its `audio-stop`, so that the connection serves the next one.
+/// A connection carries one utterance at a time, and one text that is spoken. Errors are answered, and what belongs to
+/// a refused utterance is ignored up to its `audio-stop`, so that the connection serves the next one.
 ///
 /// Pure: no I/O, no clock.
 package struct ProviderConnectionStateMachine {
     /// The longest utterance.
     package static let utteranceMax = Duration.seconds(30)
+    /// The most pauses of an utterance: each is heard from the beginning.
+    package static let pauseCountMax = 64
     /// The longest text that is spoken, in bytes.
     package static let textByteCountMax = 4096
 
@@ -35,7 +37,7 @@ package struct ProviderConnectionStateMachine {
         /// No utterance. The grammar of the next one; nil if the client has not asked for one.
         case idle(grammarHash: String?)
         /// The client sends audio.
-        case hearing(WyomingAudioFormat, byteCount: Int)
+        case hearing(WyomingAudioFormat, byteCount: Int, pauseCount: Int)
         /// What the client sends belongs to an utterance that was refused.
         case ignoring
         case closed
@@ -56,12 +58,8 @@ package struct ProviderConnectionStateMachine {
         case .audioStart(let format, _): return audioStart(format)
         case .audioChunk(let chunk): return audioChunk(chunk)
         case .audioStop: return audioStop()
-        case .voiceStarted:
-            if case .hearing = state { return [.resume] }
-            return []
-        case .voiceStopped:
-            if case .hearing = state { return [.pause] }
-            return []
+        case .voiceStarted: return pause(.resume)
+        case .voiceStopped: return pause(.pause)
         case .synthesize(let synthesize): return self.synthesize(synthesize)
         case .detect: return [.reply(ProviderError.unsupported("wake words"))]
         // As the reference does: a client may be newer than its provider.
@@ -94,7 +92,7 @@ package struct ProviderConnectionStateMachine {
         case .idle(let grammarHash):
             guard let grammarHash else { return refuse(ProviderError.order("audio-start without transcribe")) }
             if let problem = SpeechConverter.problem(with: format) { return refuse(ProviderError.format(problem)) }
-            state = .hearing(format, byteCount: 0)
+            state = .hearing(format, byteCount: 0, pauseCount: 0)
             return [.startUtterance(grammarHash: grammarHash, format)]
         }
     }
@@ -103,7 +101,7 @@ package struct ProviderConnectionStateMachine {
         switch state {
         case .ignoring, .closed: return []
         case .idle: return refuse(ProviderError.order("audio-chunk without audio-start"))
-        case .hearing(let format, let byteCount):
+        case .hearing(let format, let byteCount, let pauseCount):
             guard chunk.format == format else {
                 return [.cancelUtterance] + refuse(ProviderError.format("a chunk has another format than its start"))
             }
@@ -111,9 +109,19 @@ package struct ProviderConnectionStateMachine {
             guard sum <= format.secondByteCount * Int(Self.utteranceMax.components.seconds) else {
                 return [.cancelUtterance] + refuse(ProviderError.tooLong)
             }
-            state = .hearing(format, byteCount: sum)
+            state = .hearing(format, byteCount: sum, pauseCount: pauseCount)
             return chunk.audio.readableBytes == 0 ? [] : [.hear(chunk.audio)]
         }
+    }
+
+    /// A pause, or its end. Both count, so that their number is bounded.
+    private mutating func pause(_ action: Action) -> [Action] {
+        guard case .hearing(let format, let byteCount, let pauseCount) = state else { return [] }
+        guard pauseCount < 2 * Self.pauseCountMax else {
+            return [.cancelUtterance] + refuse(ProviderError.order("an utterance has too many pauses"))
+        }
+        state = .hearing(format, byteCount: byteCount, pauseCount: pauseCount + 1)
+        return [action]
     }
 
     private mutating func audioStop() -> [Action] {

@@ -10,12 +10,10 @@ import Foundation
 /// whether the sentence was said: a mean of all words would accept sentences in which one word is another.
 ///
 /// Concurrency model: one thread at a time; its owner hands it on.
-package final class SentenceRecognizer: @unchecked Sendable {
-    // SAFETY: whoever takes the recognizer from the engine is its only user.
-
-    /// The least score at which a sentence is accepted. A higher one refuses more of what is not in the grammar, and more
-    /// of what is. Chosen for 10 % accepted sentences outside of the grammar with one set of synthetic voices, and judged
-    /// with another one (docs/voice.md).
+package final class SentenceRecognizer: @unchecked Sendable {  // SAFETY: its taker is its only user.
+    /// The least score at which a sentence is accepted. A higher one refuses more of what is not in the grammar, and
+    /// more of what is. Chosen for 10 % accepted sentences outside of the grammar with one set of synthetic voices, and
+    /// judged with another one (docs/voice.md).
     package static let acceptanceMin = -27.0
     /// Shorter words, in frames of 10 ms, count as if they had this length: a bad score of few frames says little.
     private static let wordFrameCountMin = 25.0

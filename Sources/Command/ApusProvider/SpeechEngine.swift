@@ -43,8 +43,8 @@ package struct SpeechEngine: Sendable {
         return voices.contains(language) ? language : nil
     }
 
-    /// Speaks a text. `audio-start` comes with the first sound. The last message is `audio-stop` or an error; there is none
-    /// if it was stopped.
+    /// Speaks a text. `audio-start` comes with the first sound. The last message is `audio-stop` or an error; there is
+    /// none if it was stopped.
     func speak(_ request: WyomingSynthesize, isStopped: () -> Bool, reply: (WyomingMessage) -> Void) {
         guard let voice = Self.voice(for: request) else {
             reply(ProviderError.unsupported("the voice \(request.voice ?? request.language ?? "")"))

@@ -19,7 +19,25 @@ final class Utterance: Sendable {
         case cancel
     }
 
-    private let inputs = Mutex<[Input]>([])
+    private struct Inputs {
+        var all: [Input] = []
+        /// The first that was not taken. What was taken is removed a thousand at a time: a client may send a sample a
+        /// piece.
+        var next = 0
+
+        mutating func take() -> Input {
+            guard next < all.count else { return .cancel }
+            let input = all[next]
+            next += 1
+            if next == 1024 {
+                all.removeFirst(next)
+                next = 0
+            }
+            return input
+        }
+    }
+
+    private let inputs = Mutex(Inputs())
     private let added = DispatchSemaphore(value: 0)
     let grammarHash: String
     let format: WyomingAudioFormat
@@ -29,7 +47,7 @@ final class Utterance: Sendable {
     }
 
     func add(_ input: Input) {
-        inputs.withLock { $0.append(input) }
+        inputs.withLock { $0.all.append(input) }
         added.signal()
     }
 
@@ -38,7 +56,7 @@ final class Utterance: Sendable {
         guard added.wait(timeout: .now() + .nanoseconds(Int(Self.silenceMax.nanoseconds))) == .success else {
             throw ApusError(.idleTimeout)
         }
-        return inputs.withLock { $0.isEmpty ? .cancel : $0.removeFirst() }
+        return inputs.withLock { $0.take() }
     }
 
     /// Recognizes it on the calling thread, to its end.

@@ -99,6 +99,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     // 10028 is retired: it was for entities that waited for one another.
     public static let versionConflict = Self(10_030, "the record does not have the expected version")
     public static let certificateRevoked = Self(10_032, "the node's certificate is revoked")
+    public static let notSynchronized = Self(10_040, "the device has not synchronized its dialog since it connected")
 
     // User.
     public static let tokenInvalid = Self(12_001, "the token is not valid")
@@ -163,7 +164,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
         malformed, frameTooLarge, versionUnsupported, methodUnknown, deadlineExceeded, cancelled, overloaded, linkLost,
         moved, noRoute, wrongCluster, noOwnership, staleEpoch, handshakeTimeout, idleTimeout, slowReader, shuttingDown,
         internalFailure, addressInUse, stateForeign, storageFailed, configurationInvalid, tooManyStreams,
-        stalePublisher, fenced, mediaUnreadable, versionConflict, certificateRevoked,
+        stalePublisher, fenced, mediaUnreadable, versionConflict, certificateRevoked, notSynchronized,
         tokenInvalid, tokenExpired, kicked, notAllowed,
         peerTimedOut, hungUp, openingTimedOut, noRelayAddress, peerHandshakeTimedOut, deviceTokenRefused,
         deviceChannelsFull, connectionIdle, destinationUnknown, tokenRefused, deviceDisabled, duplicateConnection,

@@ -196,6 +196,9 @@ extension ErrorCode {
             .certificateRevoked, "certificateRevoked", [.node, .operator],
             "Issue a new certificate for the node and reload it, if the node is still trusted; otherwise stop the node."
         ),
+        Explanation(
+            .notSynchronized, "notSynchronized", [.client],
+            "Send `dialogs.synchronize` once after each connection, and then the event again."),
     ]
 
     private static let userErrors: [Explanation] = [

@@ -100,6 +100,9 @@ struct ConnectionSource: Hashable, Sendable {
         family = address?.family
         network = address.map { $0.family == .v4 ? $0.low : $0.high } ?? 0
     }
+
+    /// As the key of a table.
+    var text: String { "\(family == .v4 ? 4 : 6)/\(network)" }
 }
 
 /// The timer of a connection. It is below HTTP, and ``RequestWatchHandler`` tells it of requests and answers.

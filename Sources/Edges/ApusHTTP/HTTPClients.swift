@@ -1,6 +1,7 @@
 package import ApusClientAPI
 package import ApusContract
 package import ApusCore
+package import ApusDeviceAuthorization
 package import ApusSessions
 import Synchronization
 
@@ -15,14 +16,18 @@ package struct HTTPClients: Sendable {
     package var sessions: SessionService?
     /// The sessions of WebSockets; nil if this node has none.
     package var webSockets: (any WebSocketSessions)?
+    /// Issues tokens to devices with a user code; nil: this node does not.
+    package var authorization: DeviceAuthorizationService?
 
     /// - Parameter welcome: the welcome of a WebSocket's client.
     package init(
         services: ClientServices, sessions: SessionService? = nil,
+        authorization: DeviceAuthorizationService? = nil,
         session: @escaping @Sendable (_ token: String) throws(ApusError) -> Session,
         welcome: @escaping @Sendable (OpenedSession) -> ClientWelcome = { _ in ClientWelcome() }
     ) {
         (self.services, self.sessions, self.session) = (services, sessions, session)
+        self.authorization = authorization
         webSockets = sessions.map { NodeWebSocketSessions(sessions: $0, welcome: welcome) }
     }
 }

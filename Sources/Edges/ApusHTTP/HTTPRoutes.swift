@@ -100,6 +100,10 @@ package struct HTTPRoutes: Sendable {
             router.get("v1/openapi.json") { _, _ in Self.document(open.value) }
             router.get("v1/asyncapi.json") { _, _ in Self.document(asynchronous.value) }
         }
+        if let clients = sources.clients, let authorization = clients.authorization {
+            DeviceAuthorizationRoutes(service: authorization, clients: clients, configuration: configuration)
+                .add(to: router)
+        }
         let admin = router.group("v1/admin").add(
             middleware: AdminGuard(
                 authorize: sources.authorizeAdmin, audit: sources.clients?.services.audit ?? AuditLog(logger),

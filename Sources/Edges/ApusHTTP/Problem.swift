@@ -41,7 +41,7 @@ struct Problem {
         case .kicked, .versionConflict, .boundToOtherUser, .boundToThisUser, .otherCustomer, .duplicateMessage,
             .actionFailed, .passToDeviceFailed, .passToServerFailed, .cancelled, .callRejected, .peerHungUp, .onCalling,
             .rejectedByOthers, .answeredByOthers, .callCancelled, .calleeBusy, .remoteStopped, .networkChanged,
-            .enteredBackground, .hungUp, .duplicateConnection:
+            .enteredBackground, .hungUp, .duplicateConnection, .notSynchronized:
             .conflict
         case .frameTooLarge, .messageTooLarge: .contentTooLarge
         case .overloaded, .tooManyConnections, .tooManyStreams, .deviceBusy, .deviceChannelsFull: .tooManyRequests

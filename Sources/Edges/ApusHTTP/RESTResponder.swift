@@ -109,10 +109,7 @@ struct RESTResponder: Sendable {
 
     /// The session of the bearer. Throws 12001, 12002, and 12004 if the token crossed a network in plain text.
     private func authorized(_ request: Request, _ context: HTTPContext) throws(ApusError) -> Session {
-        guard context.isEncrypted || context.isFromThisMachine || configuration.isTokenTakenFromAnywhere else {
-            throw ApusError(
-                .notAllowed, "tokens over plain HTTP are accepted only from this machine: set http.tls, or use a proxy")
-        }
+        try configuration.checkSecrets(context)
         guard let token = BearerToken.of(request.headers) else {
             throw ApusError(.tokenInvalid, "a bearer token is required")
         }

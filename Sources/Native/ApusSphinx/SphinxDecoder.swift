@@ -9,7 +9,7 @@ import Musl
 /// A decoder of speech with a grammar.
 ///
 /// Concurrency model: one thread at a time; its owner hands it on.
-package final class SphinxDecoder: @unchecked Sendable {
+package final class SphinxDecoder: @unchecked Sendable {  // SAFETY: its owner is its only user.
     // SAFETY: created in `init`, freed in `deinit`; whoever has the decoder is its only user.
     private let pointer: OpaquePointer
 

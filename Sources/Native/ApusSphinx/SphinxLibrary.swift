@@ -4,7 +4,7 @@ import CApusSphinx
 /// libpocketsphinx, opened when it is needed: only programs that recognize speech have it.
 ///
 /// Concurrency model: immutable after its creation; any thread may make decoders with it.
-package final class SphinxLibrary: @unchecked Sendable {
+package final class SphinxLibrary: @unchecked Sendable {  // SAFETY: its functions are never changed.
     // SAFETY: a table of functions that is never changed or freed.
     let pointer: OpaquePointer
 

@@ -3,6 +3,7 @@ import ApusClientAPI
 import ApusCluster
 import ApusContract
 import ApusCore
+import ApusDeviceAuthorization
 import ApusGateway
 import ApusHTTP
 import ApusListener
@@ -85,9 +86,8 @@ final class NodeParts: Sendable {
         let (view, nodeLog) = (cluster.view, log.of(cluster.identity))
         (limited, recordLockWatch) = (LogLimiter(nodeLog), .init(records: records, view: view, log: nodeLog))
         exporter = configuration.exporter(of: cluster.identity, on: httpGroup.next(), limited: limited)
-        let tracer = exporter?.makeTracer()
         channels = try ChannelService(configuration: configuration.channels, view: view, group: group, log: nodeLog)
-        let (dispatcher, drain) = (NodeDispatcher(), NodeDrain(cluster, log: nodeLog))
+        let (tracer, dispatcher, drain) = (exporter?.makeTracer(), NodeDispatcher(), NodeDrain(cluster, log: nodeLog))
         replicas = Self.replicas(configuration, of: cluster, loop: group.next(), log: nodeLog)
         transport = Transport(
             configuration: try configuration.links(keys: keys), identity: view.local, cluster: configuration.cluster,
@@ -107,11 +107,11 @@ final class NodeParts: Sendable {
             verifier: try configuration.tokenVerifier(), sealer: TicketSealer(keys: keys), revocations: revocations,
             relayIssuer: relayMesh, log: nodeLog)
         try await revocations.load(wallSeconds: cluster.view.clock.wallSeconds())
-        sessions.register(with: dispatcher, records: records)
-        let media = MediaAccess(sessions: sessions, channels: channels)
+        sessions.register(with: dispatcher, records: records, runtime: runtime)
+        let (media, ports) = (MediaAccess(sessions: sessions, channels: channels), Self.ports(signing, configuration))
         let context = NodeContext(
             view: view, entities: entities, runtime: runtime, dispatcher: dispatcher, records: records,
-            sessions: sessions, topics: topics, ports: ServicePorts(), group: group, log: nodeLog, limited: limited)
+            sessions: sessions, topics: topics, ports: ports, group: group, log: nodeLog, limited: limited)
         nodeServices = try NodeServices(configuration.services, of: context, channels, media)
         let requests = OperatorRequests(
             cluster: cluster, sessions: sessions, channels: channels, name: configuration.cluster,
@@ -127,12 +127,20 @@ final class NodeParts: Sendable {
         let report = NodeReport(
             configuration: configuration, relayAddress: configuration.relayAddress(), relay: relay,
             relayMesh: relayMesh, cluster: cluster, replicas: replicas, drain: drain, channels: channels,
-            gateway: gateway, sessions: sessions, clients: clients, conditions: conditions)
+            gateway: gateway, sessions: sessions, clients: clients,
+            authorization: try context.ports.one(DeviceAuthorizationService.self), conditions: conditions)
         http = try HTTPListener(
             configuration: configuration.httpListener, sources: report.sources(metrics: metrics), group: httpGroup,
             logger: nodeLog, limited: limited)
         expiry = try CertificateWatch(configuration, conditions, log: nodeLog)
         late.set(channels: channels, runtime: runtime, gateway: gateway)
+    }
+
+    /// The ports that the node itself provides to its services.
+    private static func ports(_ signing: TokenSigning, _ configuration: NodeConfiguration) -> ServicePorts {
+        let ports = ServicePorts()
+        ports.provide(TokenIssuer(signing: signing, cluster: configuration.cluster))
+        return ports
     }
 
     /// The requests and events of clients: the node's own, and those of its services.

@@ -3,6 +3,7 @@ import ApusClientAPI
 import ApusCluster
 import ApusContract
 import ApusCore
+import ApusDeviceAuthorization
 import ApusGateway
 import ApusHTTP
 import ApusMedia
@@ -28,6 +29,7 @@ struct NodeReport: Sendable {
     let gateway: Gateway
     let sessions: SessionService
     let clients: ClientServices
+    let authorization: DeviceAuthorizationService
     let conditions: NodeConditions
     let started = MonotonicTime.now()
 
@@ -50,7 +52,7 @@ struct NodeReport: Sendable {
             isValid: { [sessions] session throws(ApusError) in try sessions.checkBearer(session) },
             generation: { [sessions] in sessions.keyGeneration })
         return HTTPClients(
-            services: clients, sessions: sessions,
+            services: clients, sessions: sessions, authorization: authorization,
             session: { token throws(ApusError) in try cache.session(token) },
             welcome: { [cluster] opened in
                 ClientWelcome.with {

@@ -24,7 +24,8 @@ struct NodeServices: Sendable {
         var made: [any NodeService] = []
         for service in ProgramServices.all { made.append(try Self.make(service, configurations, of: node)) }
         all = made
-        node.sessions.observe(node.ports.all((any RelationObserver).self))
+        node.sessions.observe(
+            node.ports.all((any RelationObserver).self), publishers: node.ports.all((any RelationPublisher).self))
     }
 
     private static func make<S: NodeService>(

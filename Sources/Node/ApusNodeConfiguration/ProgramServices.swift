@@ -4,10 +4,12 @@ package import ApusClientAPI
 import ApusCluster
 import ApusCommands
 package import ApusCore
+import ApusDeviceAuthorization
 import ApusDialogs
 import ApusEvents
 import ApusFirmware
 import ApusSessions
+import ApusSpeech
 package import ApusStorage
 import ApusThings
 import ApusTimers
@@ -19,6 +21,7 @@ package enum ProgramServices {
     private static let own: [any NodeService.Type] = [
         ProductService.self, CommandService.self, ThingService.self, TimerService.self, EventService.self,
         AnsweringService.self, CallService.self, FirmwareService.self, DialogService.self,
+        SpeechService.self, DeviceAuthorizationService.self,
     ]
 
     private static let carried = Mutex<[any NodeService.Type]>([])

@@ -90,12 +90,17 @@ extension ClientDeleteMessageRequest: BoundedMessage {}
 extension ClientPublishRequest {
     /// The source of a side of a call. It is no device's: a node that does not know calls refuses it.
     package static let sourceOfCalls: UInt32 = 65_536
+    /// The source of what a device hears in a dialog (docs/voice.md). Only nodes and the device itself play it.
+    public static let microphoneSource: UInt16 = 32_766
 }
 
 extension ClientPlayRequest {
     /// Sources from this one on are playbacks of recordings (IV-C5): to play one, a client needs the right to control
     /// the device.
     public static let playbackSourceMin: UInt16 = 32_768
+    /// The source of the replies to a device in a dialog (docs/voice.md). Only nodes publish it, and only the device
+    /// plays it.
+    public static let replySource: UInt16 = 32_767
 }
 
 extension ClientRegisterPushRequest: BoundedMessage {}
@@ -160,6 +165,21 @@ extension ClientStopDialogRequest: BoundedMessage {}
 extension ClientGetVoiceHomeRequest: BoundedMessage {}
 extension ClientPutVoiceHomeRequest: BoundedMessage {}
 extension ClientSendDialogEventRequest: BoundedMessage {}
+extension ClientListenRequest: BoundedMessage {
+    package var isWithinBounds: Bool { sequence <= WireNumber.sequenceMax }
+}
+extension ClientTapDialogRequest: BoundedMessage {}
+extension ClientSpokenDialogRequest: BoundedMessage {}
+extension ClientWakeDialogRequest: BoundedMessage {
+    /// Levels that a microphone can have, and a wake phrase of the last minute.
+    package var isWithinBounds: Bool {
+        (-200...200).contains(signalToNoiseDb) && (-200...200).contains(energyDb) && sinceMs <= 60_000
+    }
+}
+extension ClientSynchronizeDialogRequest: BoundedMessage {}
+extension ClientGetAuthorizationRequest: BoundedMessage {}
+extension ClientApproveAuthorizationRequest: BoundedMessage {}
+extension ClientRefuseAuthorizationRequest: BoundedMessage {}
 
 extension ClientGetCommandRequest: BoundedMessage {}
 extension ClientListCommandsRequest: BoundedMessage {}

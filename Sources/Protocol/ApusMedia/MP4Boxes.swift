@@ -153,6 +153,7 @@ enum MP4Boxes {
             case .g711u: "ulaw"
             case .amrNarrow: "samr"
             case .amrWide: "sawb"
+            case .l16: "twos"
             case .aac, .mp3, .h264, .h265: "mp4a"
             }
         box(type, into: &output) { buffer in
@@ -171,7 +172,7 @@ enum MP4Boxes {
                     buffer.writeStaticString("apus")
                     buffer.writeMultipleIntegers(UInt8(0), modes, UInt8(0), UInt8(1))
                 }
-            case .g711a, .g711u, .h264, .h265: break
+            case .g711a, .g711u, .l16, .h264, .h265: break
             }
         }
     }

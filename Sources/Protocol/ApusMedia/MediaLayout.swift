@@ -85,6 +85,7 @@ extension Codec {
         case .amrNarrow: ("AMR-NB", "one frame of RFC 4867 §5, with its table of contents")
         case .amrWide: ("AMR-WB", "one frame of RFC 4867 §5, with its table of contents")
         case .mp3: ("MP3", "one frame")
+        case .l16: ("L16", "samples of 16 bits, big endian")
         }
     }
 

@@ -14,7 +14,7 @@ public struct PictureSize: Sendable, Hashable {
             switch codec {
             case .h264: Self.h264(unit)
             case .h265: Self.h265(unit)
-            case .aac, .opus, .g711a, .g711u, .amrNarrow, .amrWide, .mp3: nil
+            case .aac, .opus, .g711a, .g711u, .amrNarrow, .amrWide, .mp3, .l16: nil
             }
         guard let (width, height) = size, (1...Self.pixelsMax).contains(width), (1...Self.pixelsMax).contains(height)
         else { return nil }

@@ -12,6 +12,8 @@ public enum Codec: UInt8, Sendable, Hashable, CaseIterable {
     case amrNarrow = 20
     case amrWide = 21
     case mp3 = 22
+    /// Linear samples of 16 bits, big endian (RFC 3551 §4.5.11).
+    case l16 = 23
 
     public var isVideo: Bool { rawValue < 16 }
 }

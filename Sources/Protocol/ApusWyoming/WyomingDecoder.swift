@@ -4,8 +4,8 @@ package import NIOCore
 /// Splits a stream of bytes into Wyoming events.
 ///
 /// An event is a line with a JSON object, then `data_length` bytes with another one, whose members replace those of the
-/// line's `data`, and then `payload_length` bytes. A decoder that has thrown throws the same error again: where the next
-/// event begins is unknown. The connection must be closed.
+/// line's `data`, and then `payload_length` bytes. A decoder that has thrown throws the same error again: where the
+/// next event begins is unknown. The connection must be closed.
 ///
 /// Pure value. It holds the bytes of at most one event, and what was appended behind them.
 package struct WyomingDecoder: Sendable {

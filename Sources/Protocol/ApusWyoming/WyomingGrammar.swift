@@ -6,13 +6,15 @@ import ApusCrypto
 ///     {"apus": {"grammar": HASH, "sentences": ["…", …]}}
 ///
 /// The sentences may be left out where the provider has received them before. A provider without them answers with the
-/// error ``unknownCode``, and the client sends the utterance again, with them. A foreign recognizer ignores the context.
+/// error ``unknownCode``, and the client sends the utterance again, with them. A foreign recognizer ignores the
+/// context.
 ///
 /// Pure value.
 package struct WyomingGrammar: Sendable, Equatable {
     /// The most sentences.
     package static let sentenceCountMax = 20_000
-    /// The most bytes of all sentences. JSON adds three bytes or more for each, and the data of an event has a limit too.
+    /// The most bytes of all sentences. JSON adds three bytes or more for each, and the data of an event has a limit
+    /// too.
     package static let byteCountMax = 1_048_576
     /// The longest sentence, in bytes.
     package static let sentenceByteCountMax = 512
@@ -50,8 +52,8 @@ package struct WyomingGrammar: Sendable, Equatable {
     /// The grammar as it is named to a provider that has its sentences.
     package var withoutSentences: Self { Self(hash: hash) }
 
-    /// - Throws: 10001 if the context has another shape, or the hash is not that of the sentences; 10002 if there are too
-    ///   many sentences. Nil if the context has no grammar.
+    /// - Throws: 10001 if the context has another shape, or the hash is not that of the sentences; 10002 if there are
+    ///   too many sentences. Nil if the context has no grammar.
     init?(context: JSONValue?) throws(ApusError) {
         guard let apus = context?["apus"] else { return nil }
         let fields = try WyomingFields(apus)

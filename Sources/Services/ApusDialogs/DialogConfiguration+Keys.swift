@@ -10,6 +10,8 @@ extension DialogConfiguration: ServiceConfiguration {
         runningMax = try reader.int("dialogs.running_max", default: runningMax, in: 1...100_000)
         accountRunningMax = try reader.int(
             "dialogs.account_running_max", default: accountRunningMax, in: 1...100_000)
+        listeningTime = try reader.duration("dialogs.listening_time", default: listeningTime)
+        arbitrationWindow = try reader.duration("dialogs.arbitration_window", default: arbitrationWindow)
         thinkingTime = try reader.duration("dialogs.thinking_time", default: thinkingTime)
         confirmTime = try reader.duration("dialogs.confirm_time", default: confirmTime)
         questionTime = try reader.duration("dialogs.question_time", default: questionTime)
@@ -25,6 +27,12 @@ extension DialogConfiguration: ServiceConfiguration {
                 most 24h
                 """
             )
+        }
+        guard (.seconds(2) ... .seconds(60)).contains(listeningTime) else {
+            throw reader.invalid("dialogs.listening_time", "2s to 1m is expected")
+        }
+        guard (.zero ... .seconds(1)).contains(arbitrationWindow) else {
+            throw reader.invalid("dialogs.arbitration_window", "at most 1s is expected")
         }
     }
 }

@@ -7,6 +7,12 @@ package struct DialogConfiguration: Sendable, Hashable {
     package var runningMax = 1024
     /// Those of one account; 10007 beyond. Key `dialogs.account_running_max`.
     package var accountRunningMax = 64
+    /// How long a device listens for a sentence after a tap or a wake. Then the dialog is idle. Key
+    /// `dialogs.listening_time`.
+    package var listeningTime: Duration = .seconds(15)
+    /// How long a room collects the devices that have heard a wake phrase, from the first one. Key
+    /// `dialogs.arbitration_window`.
+    package var arbitrationWindow: Duration = .milliseconds(150)
     /// How long a sentence may take. Then the reply says that it took too long. Key `dialogs.thinking_time`.
     package var thinkingTime: Duration = .seconds(15)
     /// How long a device that is connected has to confirm a setting, before the reply says that it has not. Key
@@ -29,6 +35,19 @@ package struct DialogConfiguration: Sendable, Hashable {
     static let valueByteCountMax = 256
     /// The changes that wait to be published. The oldest is left out beyond: its readers see a gap in the versions.
     static let unpublishedMax = 16
+    /// The longest wake phrase, in bytes.
+    static let phraseByteCountMax = 128
+    /// The ringing timers that a device names.
+    static let alertsMax = 32
+    /// The other devices of a room that are considered.
+    static let neighboursMax = 16
+    /// Other devices of a room are quieter for so much longer than a phase may last, in milliseconds.
+    static let duckReserve: Int64 = 2_000
+    /// The last ids of listenings that a dialog knows.
+    static let knownMax = 8
+    /// A dialog listens after a question so many times in a row without a tap or a wake: a television that is taken for
+    /// a person does not talk with it for ever.
+    static let continuedMax: UInt32 = 6
     /// The steps of one sentence. One that needs more is refused.
     static let stepsMax = 16
     /// The longest sentence, in bytes; 10002 beyond.

@@ -47,13 +47,31 @@ extension DialogEnter: EntityMessage {
     static var isIdempotent: Bool { true }
 }
 
+extension DialogListen: EntityMessage {
+    typealias Reply = DialogState
+    static var method: UInt16 { 0x0188 }
+    static var isIdempotent: Bool { true }
+}
+
+extension DialogYield: EntityMessage {
+    typealias Reply = DialogYielded
+    static var method: UInt16 { 0x0189 }
+    static var isIdempotent: Bool { true }
+}
+
+extension DialogSpoken: EntityMessage {
+    typealias Reply = DialogState
+    static var method: UInt16 { 0x018a }
+    static var isIdempotent: Bool { true }
+}
+
 /// The node of a client sends a sentence to the node of the dialog's owner.
 extension DialogRun: NodeMessage {
     typealias Reply = DialogTurn
     static var method: UInt16 { 0x005a }
     package var isWithinBounds: Bool {
         (0...31_536_000_000).contains(leftMs) && id.utf8.count == 32
-            && text.utf8.count <= DialogConfiguration.textByteCountMax
+            && text.utf8.count <= DialogConfiguration.textByteCountMax && (heard.isEmpty || heard.utf8.count == 32)
     }
 }
 
@@ -98,6 +116,23 @@ struct DialogKind {
         definition.on(DialogStop.self) { dialog, message, scope throws(ApusError) in
             try change(&dialog, message.dataSinceMs, &scope) { machine, now, actions in
                 machine.stop(at: now, &actions)
+                return machine.state
+            }
+        }
+        definition.on(DialogListen.self) { dialog, message, scope throws(ApusError) in
+            try change(&dialog, message.dataSinceMs, &scope) { machine, now, actions in
+                machine.listen(message.listening, at: now, &actions)
+                return machine.state
+            }
+        }
+        definition.on(DialogYield.self) { dialog, message, scope throws(ApusError) in
+            try change(&dialog, message.dataSinceMs, &scope) { machine, now, actions in
+                .with { $0.isFree = machine.yield(message.listening, at: now, &actions) }
+            }
+        }
+        definition.on(DialogSpoken.self) { dialog, message, scope throws(ApusError) in
+            try change(&dialog, message.dataSinceMs, &scope) { machine, now, actions in
+                machine.spoken(message.id, at: now, &actions)
                 return machine.state
             }
         }

@@ -6,6 +6,13 @@ extension DialogService {
             "apus_dialog_sentences_total", "sentences",
             [.init("result", "`understood` or `not_understood`")],
             "Sentences that were said to devices, by whether they were understood."),
+        .counter(
+            "apus_dialog_wakes_total", "wakes",
+            [.init("result", "`won`, `lost`, `yielded` to a louder device that was late, or `alone` without the room")],
+            "Wake phrases that devices have heard, by whether the device listens."),
+        .counter(
+            "apus_dialog_interceptions_total", "requests", [.init("result", "`answered` or `failed`")],
+            "Requests to servers that see sentences and replies (`before` and `after` of a home)."),
         .gauge("apus_dialogs_running", "sentences", "Sentences that this node carries out at the moment."),
     ]
 }

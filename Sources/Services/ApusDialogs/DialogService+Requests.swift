@@ -11,7 +11,7 @@ extension DialogService {
             let device = try Self.device(request.device, call.session)
             let turn = try await say(
                 request.text, id: try Self.id(request.id, call), to: device, language: request.language,
-                context: request.context, call)
+                context: request.context, heard: request.heard.isEmpty ? "" : try Self.id(request.heard, call), call)
             return ClientDialogTurn(turn)
         }
         api.on(ClientGetDialogRequest.self) { [self] request, call throws(ApusError) in
@@ -29,6 +29,22 @@ extension DialogService {
             let stop = DialogStop.with { $0.dataSinceMs = since }
             return ClientDialog(try await ref(device).ask(stop, timeout: try call.timeLeft()), device)
         }
+        api.on(ClientTapDialogRequest.self) { [self] request, call throws(ApusError) in
+            let device = try Self.device(request.device, call.session)
+            return ClientDialog(try await tap(request, id: try Self.id(request.id, call), device, call), device)
+        }
+        api.on(ClientSpokenDialogRequest.self) { [self] request, call throws(ApusError) in
+            let device = try Self.device(request.device, call.session)
+            let since = try await access(to: device, call.session).dataSince
+            let spoken = DialogSpoken.with { ($0.id, $0.dataSinceMs) = (request.id.lowercased(), since) }
+            return ClientDialog(try await ref(device).ask(spoken, timeout: try call.timeLeft()), device)
+        }
+        api.on(ClientWakeDialogRequest.self) { [self] request, call throws(ApusError) in
+            try await wake(request, id: try Self.id(request.id, call), call)
+        }
+        api.on(ClientSynchronizeDialogRequest.self) { [self] request, call throws(ApusError) in
+            try await synchronize(request, call)
+        }
         api.on(ClientSendDialogEventRequest.self) { [self] request, call throws(ApusError) in
             try await send(request, id: try Self.id(request.id, call), call)
         }
@@ -45,7 +61,7 @@ extension DialogService {
     }
 
     /// The listening device: that of the session, or the named one if the client is an app. Throws 12004 and 21031.
-    private static func device(_ text: String, _ session: Session) throws(ApusError) -> DeviceID {
+    static func device(_ text: String, _ session: Session) throws(ApusError) -> DeviceID {
         guard let own = session.device else { return try DeviceID(checking: text, "the device's id") }
         guard text.isEmpty || text == own.rawValue else {
             throw ApusError(.notAllowed, "a device has its own dialog only")
@@ -54,7 +70,7 @@ extension DialogService {
     }
 
     /// The id that the client chose for the sentence or its request, or a random one.
-    private static func id(_ text: String, _ call: ClientCall) throws(ApusError) -> String {
+    static func id(_ text: String, _ call: ClientCall) throws(ApusError) -> String {
         guard text.isEmpty else {
             guard text.utf8.count == 32, let id = Hexadecimal.bytes(text) else {
                 throw ApusError(.badParameter, "an id has 32 hexadecimal digits")
@@ -79,6 +95,7 @@ extension ClientDialog {
         (self.device, phase, version) = (device.rawValue, ClientDialogPhase(state.phase), state.version)
         turns = state.turns.reversed().map { ClientDialogTurn($0) }
         questionEndsMs = state.hasQuestion ? state.question.endsMs : 0
+        if state.phase == .listening { (listening, listeningEndsMs) = (state.listening.id, state.deadlineMs) }
     }
 }
 
@@ -99,6 +116,6 @@ extension ClientDialogTurn {
             }
         }
         outcome = ClientDialogOutcome(rawValue: turn.plan.outcome.rawValue) ?? .unspecified
-        (beganMs, endedMs) = (turn.beganMs, turn.endedMs)
+        (beganMs, endedMs, heard) = (turn.beganMs, turn.endedMs, turn.heard)
     }
 }

@@ -41,6 +41,7 @@ extension DialogService {
             throw ApusError(.overloaded, "the node carries out too many sentences of the account, or of all; try again")
         }
         let deadline = MonotonicTime.now() + min(.milliseconds(message.leftMs), configuration.thinkingTime)
+        var before: DialogBefore?
         for _ in 0..<Self.attemptsMax {
             let look = DialogLook.with {
                 $0.dataSinceMs = message.dataSinceMs
@@ -57,10 +58,16 @@ extension DialogService {
             reader.context = message.context
             reader.mayConfirm = !message.speaker.isDevice || reader.isConfirming
             let question = seen.hasQuestion ? seen.question : nil
-            var plan = reader.plan(of: message.text, answering: question)
+            if before == nil { before = await self.before(message, reader.home, device, until: deadline) }
+            var plan = reader.plan(of: message.text, before, answering: question)
             if reader.needsTimers(plan) {
                 reader.timers = try await timers.list(of: device, for: account, timeout: try deadline.timeLeft())
-                plan = reader.plan(of: message.text, answering: question)
+                plan = reader.plan(of: message.text, before, answering: question)
+            }
+            if plan.steps.isEmpty, plan.outcome != .asked {
+                plan.reply = await after(
+                    message.id, message.text, plan.reply, plan.outcome, message.speaker, reader.home, device,
+                    until: deadline)
             }
             let begin = DialogBegin.with {
                 ($0.id, $0.text, $0.speaker, $0.dataSinceMs) = (
@@ -68,13 +75,14 @@ extension DialogService {
                 )
                 $0.language = reader.language.grammar.tag
                 $0.question = question?.number ?? 0
-                $0.plan = plan
+                ($0.plan, $0.heard) = (plan, message.heard)
             }
             let begun = try await ref(device).ask(begin, timeout: try deadline.timeLeft())
+            guard !begun.isOver else { throw ApusError(.versionConflict, "the device does not listen any more") }
             guard !begun.isStale else { continue }
             try begun.turn.check(message)
             (begin.plan.outcome == .notUnderstood ? notUnderstood : said).increment()
-            return try await carryOut(begun.turn, of: device)
+            return try await carryOut(begun.turn, of: device, in: reader.home)
         }
         throw ApusError(.overloaded, "too many talk to the device at once; try again")
     }
@@ -82,9 +90,10 @@ extension DialogService {
     /// Does what a sentence asks for, which the dialog has stored, and returns its turn. A repetition does it once. The
     /// time of the client does not bound it.
     ///
+    /// - Parameter home: that of the speaker, if it was read already.
     /// - Parameter waits: if this node carries it out already, waits for its end. Otherwise returns the turn as it is.
     func carryOut(
-        _ turn: DialogTurn, of device: DeviceID, waits: Bool = true
+        _ turn: DialogTurn, of device: DeviceID, in home: VoiceHome? = nil, waits: Bool = true
     ) async throws(ApusError) -> DialogTurn {
         guard turn.endedMs == 0 else { return turn }
         let key = "\(device)/\(turn.id)"
@@ -102,14 +111,15 @@ extension DialogService {
         // The steps that were cancelled say nothing. The dialog has them continued.
         guard !Task.isCancelled else { throw ApusError(.cancelled) }
         let reply = DialogReply(turn.plan, steps, DialogLanguage(turn.language))
+        let text = await after(turn, reply, in: home, device, until: deadline)
         let finish = DialogFinish.with {
-            ($0.id, $0.steps, $0.reply, $0.outcome) = (turn.id, steps, reply.text, reply.outcome)
+            ($0.id, $0.steps, $0.reply, $0.outcome) = (turn.id, steps, text, reply.outcome)
         }
         let ended = try await ref(device).ask(finish, timeout: max((try? deadline.timeLeft()) ?? .zero, Self.reserve))
         guard ended.id.isEmpty else { return ended }
         // Newer sentences have pushed it out of the dialog's memory.
         var forgotten = turn
-        (forgotten.plan.steps, forgotten.plan.reply, forgotten.plan.outcome) = (steps, reply.text, reply.outcome)
+        (forgotten.plan.steps, forgotten.plan.reply, forgotten.plan.outcome) = (steps, text, reply.outcome)
         forgotten.endedMs = view.clock.wallMilliseconds()
         return forgotten
     }
@@ -178,6 +188,7 @@ extension DialogService {
                 // A setting that waits is not the state of the device, and neither is what an absent device had.
                 step.result = access.presence.online == .offline ? .queued : read.isPending ? .sent : .done
             case .write: step.result = try await write(step, device, access, id: id, authority, until: end)
+            case .adjust: try await adjust(&step, device, access, id: id, authority, until: end)
             case .act:
                 let content = try CommandContent(path: step.path, json: step.json)
                 step.result = try await act(content, device, id: id, authority, until: end)
@@ -236,6 +247,22 @@ extension DialogService {
                 timeout: timeout)
         case .stop: _ = try await timers.stop(on: device, for: account, call: call, timeout: timeout)
         }
+    }
+
+    /// Changes a setting by a step. A repetition has no effect: the write has the id of the step. The value of the
+    /// reply is what the setting is then.
+    private func adjust(
+        _ step: inout DialogStep, _ device: DeviceID, _ access: DeviceAccess, id: RequestID, _ authority: Authority,
+        until end: MonotonicTime
+    ) async throws(ApusError) {
+        let read = try await things.read(step.path, of: device, access, timeout: try end.timeLeft())
+        guard let what = VoiceControl.What(rawValue: step.what), let value = Double(read.json),
+            let amount = Double(step.json)
+        else { throw ApusError(.actionUnknown, "the setting is not a number") }
+        var change = step
+        change.json = what.stepped(value, by: amount)
+        step.result = try await write(change, device, access, id: id, authority, until: end)
+        step.json = try await things.read(step.path, of: device, access, timeout: try end.timeLeft()).json
     }
 
     /// Writes a setting, and waits for the device to confirm it.
@@ -322,7 +349,7 @@ extension DialogSpeaker {
 
 extension Authority {
     /// Tokens for certain devices only do not talk.
-    fileprivate init(_ speaker: DialogSpeaker) {
+    init(_ speaker: DialogSpeaker) {
         self.init(
             account: AccountID(unchecked: speaker.account), identities: [speaker.access, speaker.identity],
             token: TokenMark(tag: speaker.tokenTag, issuedAt: speaker.issuedS, expires: speaker.expiresS))

@@ -34,12 +34,13 @@ extension DialogService {
 
     /// A custom event of a device for the skill of its account's home (VA-11).
     ///
-    /// - Throws: 8002 if the home has no skill, 21031 if the event is not valid; otherwise as
-    ///   ``ask(skill:_:id:of:_:until:)``.
+    /// - Throws: 10040 if the device has not synchronized its dialog since it connected, 8002 if the home has no skill,
+    ///   21031 if the event is not valid; otherwise as ``ask(skill:_:id:of:_:until:)``.
     func send(
         _ request: ClientSendDialogEventRequest, id: String, _ call: ClientCall
     ) async throws(ApusError) -> ClientSendDialogEventResponse {
         guard let device = call.session.device else { throw ApusError(.notAllowed, "a device sends events") }
+        guard call.connection.map({ synchronized.contains($0) }) ?? false else { throw ApusError(.notSynchronized) }
         guard (1...64).contains(request.name.utf8.count) else {
             throw ApusError(.badParameter, "an event has a name of 1 to 64 bytes")
         }

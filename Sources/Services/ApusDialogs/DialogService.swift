@@ -34,28 +34,39 @@ package final class DialogService: NodeService, Service, RelationObserver {
     let view: ClusterView
     let sessions: SessionService
     let homes: VoiceHomeRecords
-    private let devices: SessionRecords
+    let devices: SessionRecords
     let things: ThingService
     let commands: CommandService
     let timers: TimerService
     let events: EventService
     let topics: TopicService
     let log: Logger
-    private let entities: EntityRegistry
+    let entities: EntityRegistry
     private let grammars = Mutex(RecentCache<GrammarKey, (revision: UInt64, grammar: Grammar)>(countMax: 64))
     private let rates: Mutex<RateLimiter<String>>
     /// The accounts of the sentences that this node carries out, by device and id.
     let inProgress = Mutex<[String: String]>([:])
     private let orders = WorkQueue<DialogWork>(countMax: DialogService.workMax)
     private let changes = WorkQueue<DialogWork>(countMax: DialogService.workMax)
+    private let ducks = WorkQueue<DialogDuck>(countMax: DialogService.workMax)
+    /// The connections of devices that have synchronized their dialogs.
+    let synchronized = SynchronizedConnections()
     let said = Counter(label: "apus_dialog_sentences_total", dimensions: [("result", "understood")])
     let notUnderstood = Counter(label: "apus_dialog_sentences_total", dimensions: [("result", "not_understood")])
+    let wonWakes = Counter(label: "apus_dialog_wakes_total", dimensions: [("result", "won")])
+    let lostWakes = Counter(label: "apus_dialog_wakes_total", dimensions: [("result", "lost")])
+    let yieldedWakes = Counter(label: "apus_dialog_wakes_total", dimensions: [("result", "yielded")])
+    let aloneWakes = Counter(label: "apus_dialog_wakes_total", dimensions: [("result", "alone")])
+    let asked = Counter(label: "apus_dialog_interceptions_total", dimensions: [("result", "answered")])
+    let askedInVain = Counter(label: "apus_dialog_interceptions_total", dimensions: [("result", "failed")])
     private let runningGauge = Gauge(label: "apus_dialogs_running")
 
     /// The most requests of dialogs that wait for a task. A dropped request is repeated by its dialog.
     private static let workMax = 4096
     /// Those that are carried out at once.
     private static let workersMax = 64
+    /// The rooms to which directives are sent at once.
+    private static let duckersMax = 16
     private static let lookInterval = Duration.milliseconds(500)
     private static let rightsTimeout = Duration.seconds(1)
 
@@ -74,6 +85,7 @@ package final class DialogService: NodeService, Service, RelationObserver {
         let perMinute = configuration.sentencesPerMinute
         rates = Mutex(RateLimiter(perMinute, per: .seconds(60), burst: perMinute))
         node.runtime.register(DialogKind(configuration, node: view.local.name).definition)
+        registerRooms()
         node.dispatcher.on(DialogRun.self) { [weak self] _, message throws(ApusError) in
             guard let self else { throw ApusError(.shuttingDown) }
             return try await run(message)
@@ -81,6 +93,7 @@ package final class DialogService: NodeService, Service, RelationObserver {
         node.dispatcher.onOwnTell(DialogWork.self) { [orders, changes] message in
             (message.hasTurn ? orders : changes).add(message)
         }
+        node.ports.provide(self)
         node.ports.provide(self, as: (any RelationObserver).self)
     }
 
@@ -94,9 +107,11 @@ package final class DialogService: NodeService, Service, RelationObserver {
 
     /// Says a sentence to a device, and returns its turn with the reply.
     ///
-    /// - Throws: 10002 for a sentence that is too long, 10007 over a limit; otherwise as ``access(to:_:)``.
+    /// - Throws: 10002 for a sentence that is too long, 10007 over a limit, 10030 if it was heard by a listening that
+    ///   is over; otherwise as ``access(to:_:)``.
     func say(
-        _ text: String, id: String, to device: DeviceID, language: String, context: String, _ call: ClientCall
+        _ text: String, id: String, to device: DeviceID, language: String, context: String, heard: String,
+        _ call: ClientCall
     ) async throws(ApusError) -> DialogTurn {
         guard text.utf8.count <= DialogConfiguration.textByteCountMax else {
             throw ApusError(
@@ -109,7 +124,7 @@ package final class DialogService: NodeService, Service, RelationObserver {
         let authority = Authority(call.session)
         var message = DialogRun.with {
             ($0.device, $0.id, $0.text, $0.language) = (device.rawValue, id, text, language)
-            ($0.dataSinceMs, $0.context) = (access.dataSince, context)
+            ($0.dataSinceMs, $0.context, $0.heard) = (access.dataSince, context, heard)
             $0.speaker = DialogSpeaker(authority)
             $0.speaker.isDevice = call.session.device != nil
         }
@@ -173,6 +188,7 @@ package final class DialogService: NodeService, Service, RelationObserver {
                 for queue in [self.orders, self.changes] {
                     group.addTask { await queue.run(atMost: Self.workersMax) { await self.perform($0) } }
                 }
+                group.addTask { await self.ducks.run(atMost: Self.duckersMax) { await self.perform($0) } }
                 group.addTask { await self.measure() }
             }
         }
@@ -191,7 +207,10 @@ package final class DialogService: NodeService, Service, RelationObserver {
                 _ = try await carryOut(message.turn, of: device, waits: false)
                 return
             }
-            for change in message.changes { try await publish(change, of: device, message.dataSinceMs) }
+            for change in message.changes {
+                if let duck = duck(change, device) { ducks.add(duck) }
+                try await publish(change, of: device, message.dataSinceMs)
+            }
             try? ref(device).tell(DialogPublished.with { $0.versions = message.changes.map(\.version) })
         } catch {
             // The dialog repeats the request.
@@ -207,7 +226,7 @@ package final class DialogService: NodeService, Service, RelationObserver {
         let event = ClientDialogChanged.with {
             ($0.device, $0.version, $0.previousVersion) = (device.rawValue, change.version, change.previousVersion)
             $0.phases = change.phases.map { ClientDialogPhase($0) }
-            $0.turn = ClientDialogTurn(change.turn)
+            ($0.turn, $0.listening) = (ClientDialogTurn(change.turn), change.listening.id)
         }
         try await topics.publish(
             event, to: topic, version: change.version, after: change.previousVersion, generation: dataSince)

@@ -3,9 +3,14 @@ import SwiftProtobuf
 
 /// The dialog of one device: what was said, what is being done, and what was replied (VA-6, VA-7, VA-9).
 ///
-/// **Phases.** Idle, listening, thinking, speaking, finished, and idle again. A sentence interrupts the previous one in
-/// any phase; a stop ends any phase. ``mayFollow(_:_:)`` has all legal changes. Thinking and speaking have an end in
-/// time, so no dialog stays in a phase.
+/// **Phases.** Idle, listening, thinking, speaking, finished, and idle again. A tap, a wake that has won, and a
+/// sentence interrupt the previous one in any phase; a stop ends any phase. ``mayFollow(_:_:)`` has all legal changes.
+/// Listening, thinking and speaking have an end in time, so no dialog stays in a phase.
+///
+/// **Listening** has an id. A sentence that was heard begins only while the dialog listens with that id, so nothing
+/// that was heard before a stop, a tap or a louder device of the room is carried out. A sentence that was typed begins
+/// in any phase. After a question to a person who talks to the device, the dialog listens again when the device has
+/// given the reply, and not before: a microphone that opens earlier hears the reply.
 ///
 /// **Once.** A sentence has an id. A repetition finds the existing turn and its plan. A node that carries out the plan
 /// again therefore does the same, with the same ids.
@@ -40,8 +45,8 @@ package struct DialogStateMachine: Sendable {
         case (.unspecified, .listening), (.idle, .listening), (.listening, .thinking), (.thinking, .speaking),
             (.speaking, .finished), (.finished, .idle):
             true
-        // A sentence interrupts, and a stop ends.
-        case (.thinking, .listening), (.speaking, .listening): true
+        // A tap and a sentence interrupt, and a stop ends.
+        case (.listening, .listening), (.thinking, .listening), (.speaking, .listening): true
         case (.listening, .idle), (.thinking, .idle), (.speaking, .idle): true
         default: false
         }
@@ -83,6 +88,7 @@ package struct DialogStateMachine: Sendable {
     /// - Returns: its turn. A turn without an end must be carried out.
     package mutating func begin(_ message: DialogBegin, at now: Int64, _ actions: inout [Action]) -> DialogBegun {
         if let known = turn(message.id) { return .with { $0.turn = known } }
+        guard message.heard.isEmpty || isListening(message.heard) else { return .with { $0.isOver = true } }
         guard (question(of: message.speaker.account, message.speaker.access, at: now)?.number ?? 0) == message.question
         else {
             return .with { $0.isStale = true }
@@ -91,12 +97,15 @@ package struct DialogStateMachine: Sendable {
         var turn = DialogTurn.with {
             ($0.id, $0.text, $0.language, $0.beganMs) = (message.id, message.text, message.language, now)
             ($0.plan, $0.speaker) = (message.plan, message.speaker)
+            // A sentence that was typed meanwhile takes the place of the one that is expected.
+            if state.phase == .listening { $0.heard = state.listening.id }
         }
         turn.plan.choices = []
         state.clearQuestion()
         var phases: [DialogPhase] = []
-        enter(.listening, &phases)
+        if state.phase != .listening { enter(.listening, &phases) }
         enter(.thinking, &phases)
+        state.clearListening()
         if message.plan.steps.isEmpty {
             turn.endedMs = now
             enter(.speaking, &phases)
@@ -140,6 +149,49 @@ package struct DialogStateMachine: Sendable {
         return state.turns[index]
     }
 
+    /// The device listens from now on: it was tapped, or has heard a wake phrase and may listen (VA-7). Has no effect
+    /// for an id that is known.
+    package mutating func listen(_ listening: DialogListening, at now: Int64, _ actions: inout [Action]) {
+        guard !state.known.contains(listening.id) else { return }
+        state.continued = 0
+        interrupt(at: now)
+        open(listening, at: now, [], &actions)
+    }
+
+    /// A louder device of the room is to listen instead. If this one has not heard a sentence yet, its dialog is idle,
+    /// and stays so if the message to listen comes late.
+    ///
+    /// - Returns: false if a sentence has begun: the other device must not listen.
+    package mutating func yield(_ id: String, at now: Int64, _ actions: inout [Action]) -> Bool {
+        guard !state.turns.contains(where: { $0.heard.isExactly(id) }) else { return false }
+        if isListening(id) {
+            endListening(DialogTurn.with { ($0.heard, $0.plan.outcome) = (id, .interrupted) }, at: now, &actions)
+        } else {
+            remember(id)
+            if state.deadlineMs == 0 { state.deadlineMs = now + Int64(configuration.historyTime.milliseconds) }
+        }
+        return true
+    }
+
+    /// The device has given the whole reply to a sentence. After a question that a person was asked at the device, it
+    /// listens again.
+    package mutating func spoken(_ id: String, at now: Int64, _ actions: inout [Action]) {
+        guard state.phase == .speaking, let turn = state.turns.last, turn.id.isExactly(id) else { return }
+        var phases: [DialogPhase] = []
+        enter(.finished, &phases)
+        enter(.idle, &phases)
+        let asksPerson = state.hasQuestion && !turn.heard.isEmpty
+        guard asksPerson, state.continued < DialogConfiguration.continuedMax, !state.known.contains(id) else {
+            schedule(at: now)
+            return note(phases, turn, at: now, &actions)
+        }
+        state.continued += 1
+        let listening = DialogListening.with {
+            ($0.id, $0.language, $0.speaker) = (id, turn.language, turn.speaker)
+        }
+        open(listening, at: now, phases, &actions)
+    }
+
     /// Ends the phase (VA-9). Requests to devices are not withdrawn, and their results are noted with the turn.
     package mutating func stop(at now: Int64, _ actions: inout [Action]) {
         guard state.phase == .listening || state.phase == .thinking || state.phase == .speaking else {
@@ -148,6 +200,11 @@ package struct DialogStateMachine: Sendable {
         }
         interrupt(at: now)
         state.clearQuestion()
+        guard state.phase != .listening else {
+            let id = state.listening.id
+            return endListening(
+                DialogTurn.with { ($0.heard, $0.plan.outcome) = (id, .interrupted) }, at: now, &actions)
+        }
         var phases: [DialogPhase] = []
         enter(.idle, &phases)
         schedule(at: now)
@@ -156,10 +213,15 @@ package struct DialogStateMachine: Sendable {
 
     /// The clock may have passed what there was to wait for.
     package mutating func advance(at now: Int64, _ actions: inout [Action]) {
-        if state.phase == .idle, now >= state.deadlineMs, state.unpublished.isEmpty { return forget() }
+        let isIdle = state.phase == .idle || state.phase == .unspecified
+        if isIdle, now >= state.deadlineMs, state.unpublished.isEmpty { return forget() }
         if state.deadlineMs > 0, now >= state.deadlineMs {
             var phases: [DialogPhase] = []
             switch state.phase {
+            case .listening:
+                endListening(nothingHeard(at: now), at: now, &actions)
+                if state.againMs > 0, now >= state.againMs { repeatAll(at: now, &actions) }
+                return
             case .thinking:
                 endLate(at: now)
                 enter(.speaking, &phases)
@@ -185,10 +247,13 @@ package struct DialogStateMachine: Sendable {
 
     /// Bounds the times that are waited for, after the clock may have gone back.
     package mutating func bound(at now: Int64) {
-        let longest = max(configuration.historyTime, configuration.thinkingTime, .seconds(30))
+        let longest = max(configuration.historyTime, configuration.thinkingTime, .seconds(60))
         state.deadlineMs = min(state.deadlineMs, now + Int64(longest.milliseconds))
         if state.phase == .thinking {
             state.deadlineMs = min(state.deadlineMs, now + Int64(configuration.thinkingTime.milliseconds))
+        }
+        if state.phase == .listening {
+            state.deadlineMs = min(state.deadlineMs, now + Int64(configuration.listeningTime.milliseconds))
         }
         state.againMs = min(state.againMs, now + DialogConfiguration.againTime)
     }
@@ -196,6 +261,42 @@ package struct DialogStateMachine: Sendable {
     // MARK: - Parts
 
     private func turn(_ id: String) -> DialogTurn? { state.turns.last { $0.id == id } }
+
+    /// Whether the device listens with this id.
+    package func isListening(_ id: String) -> Bool { state.phase == .listening && state.listening.id.isExactly(id) }
+
+    private mutating func remember(_ id: String) {
+        guard !state.known.contains(id) else { return }
+        state.known = state.known.suffix(DialogConfiguration.knownMax - 1) + [id]
+    }
+
+    /// - Parameter before: the phases that come first.
+    private mutating func open(
+        _ listening: DialogListening, at now: Int64, _ before: [DialogPhase], _ actions: inout [Action]
+    ) {
+        var phases = before
+        enter(.listening, &phases)
+        remember(listening.id)
+        state.listening = listening
+        schedule(at: now)
+        note(phases, state.turns.last ?? DialogTurn(), at: now, &actions)
+    }
+
+    /// - Parameter turn: what is published of it. It is no sentence, and is not kept.
+    private mutating func endListening(_ turn: DialogTurn, at now: Int64, _ actions: inout [Action]) {
+        var phases: [DialogPhase] = []
+        enter(.idle, &phases)
+        schedule(at: now)
+        note(phases, turn, at: now, &actions)
+        state.clearListening()
+    }
+
+    private func nothingHeard(at now: Int64) -> DialogTurn {
+        .with {
+            ($0.heard, $0.language, $0.endedMs) = (state.listening.id, state.listening.language, now)
+            ($0.plan.reply, $0.plan.outcome) = (DialogLanguage($0.language).texts.nothingHeard, .nothingHeard)
+        }
+    }
 
     private mutating func enter(_ next: DialogPhase, _ phases: inout [DialogPhase]) {
         assert(Self.mayFollow(next, state.phase), "\(next) does not follow \(state.phase)")
@@ -226,6 +327,7 @@ package struct DialogStateMachine: Sendable {
         case .thinking:
             state.deadlineMs = now + Int64(configuration.thinkingTime.milliseconds)
             state.againMs = now + DialogConfiguration.againTime
+        case .listening: state.deadlineMs = now + Int64(configuration.listeningTime.milliseconds)
         case .speaking:
             state.deadlineMs = now + DialogConfiguration.speakingTime(state.turns.last?.plan.reply ?? "")
         default: state.deadlineMs = now + Int64(configuration.historyTime.milliseconds)
@@ -238,6 +340,7 @@ package struct DialogStateMachine: Sendable {
         state.version = previous == 0 ? UInt64(max(1, now)) : previous + 1
         var change = DialogChange.with { [state] in
             ($0.version, $0.previousVersion, $0.phases, $0.turn) = (state.version, previous, phases, turn)
+            if state.hasListening { $0.listening = state.listening }
         }
         for index in change.turn.plan.steps.indices { change.turn.plan.steps[index].context = "" }
         state.unpublished = state.unpublished.suffix(DialogConfiguration.unpublishedMax - 1) + [change]

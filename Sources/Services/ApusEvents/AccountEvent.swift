@@ -63,3 +63,13 @@ struct HookEvent {
         return JSON.object(fields).text
     }
 }
+
+extension HookEvent {
+    /// - Parameter number: nil: a random one.
+    init(_ event: ClientAccountEvent, _ owner: AccountID, number: UInt64? = nil) {
+        self.init(
+            kind: event.kind, name: event.name, device: event.device, account: owner.rawValue, data: event.json,
+            timeMs: event.timeMs)
+        if let number { self.number = number }
+    }
+}

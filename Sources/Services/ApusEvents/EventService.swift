@@ -54,6 +54,8 @@ package final class EventService: NodeService, Service {
 
     /// The most deliveries that wait for a task. Another one is discarded, and its queue schedules it again.
     private static let deliveriesMax = 4096
+    /// How long a change of rights is offered to hooks that cannot be written. Later changes of the device wait for it.
+    private static let hookTime = Duration.seconds(5)
     /// How often this node looks for events whose queues have lost their state.
     private static let lookInterval = Duration.seconds(15)
     /// The most batches that this node delivers at once.
@@ -79,7 +81,7 @@ package final class EventService: NodeService, Service {
         node.dispatcher.onTell(HookDeliver.self) { deliveries.add($0) }
         node.ports.provide(self)
         node.ports.provide(self, as: (any ThingObserver).self)
-        node.ports.provide(self, as: (any RelationObserver).self)
+        node.ports.provide(self, as: (any RelationPublisher).self)
     }
 
     package var work: [any Service] { [poster, self] }
@@ -151,13 +153,21 @@ package final class EventService: NodeService, Service {
         try await publish(event, to: [account], owner: account, customer: customer, request: request)
     }
 
+    /// Publishes an event to the topics and the hooks. Both have it when this returns.
     private func publish(
         _ event: ClientAccountEvent, to accounts: [AccountID], owner: AccountID, customer: String,
-        request: RequestID? = nil
+        request: RequestID?
     ) async throws(ApusError) {
-        // The topics come first, that of the owner before those of its guests. They need no record store, so a full
-        // store does not hold back an alarm. If the write for a hook fails and the device repeats its report, the
-        // accounts may receive the event twice.
+        // The topics come first. They need no record store, so a full store does not hold back an alarm. If the write
+        // for a hook fails and the device reports the event as a new request, the accounts receive it twice.
+        try await publish(event, to: accounts, owner: owner, request: request)
+        try await enqueue(HookEvent(event, owner), customer: customer)
+    }
+
+    /// Publishes an event to the topic of the owner, and then to those of its guests.
+    private func publish(
+        _ event: ClientAccountEvent, to accounts: [AccountID], owner: AccountID, request: RequestID?
+    ) async throws(ApusError) {
         for account in [owner] + accounts.filter({ $0 != owner }) where accounts.contains(account) {
             let topic = ClientTopic(kind: Self.topicKind, key: account.rawValue)
             guard topic.description.utf8.count <= ClientTopic.byteCountMax else { continue }
@@ -166,11 +176,6 @@ package final class EventService: NodeService, Service {
             try await topics.publish(event, to: topic, sender: sender, request: request)
         }
         reported.increment()
-        try await enqueue(
-            HookEvent(
-                kind: event.kind, name: event.name, device: event.device, account: owner.rawValue, data: event.json,
-                timeMs: event.timeMs),
-            customer: customer)
     }
 
     /// Passes the end of a call to the hooks of the customers of its parties. The events are durable when this returns.
@@ -227,12 +232,11 @@ package final class EventService: NodeService, Service {
     }
 }
 
-extension EventService: RelationObserver {
-    /// Notifies the accounts of a change of rights. If this node dies first, they are not notified.
-    package func related(_ device: DeviceID, _ change: DeviceRelationChange, before: DeviceRecord?) async {
-        // A request that changed nothing is not published. It may be a repetition, or end a share that does not exist;
-        // any account may send such a request.
-        guard before?.isChanged(by: change) ?? change.createsRecord else { return }
+extension EventService: RelationPublisher {
+    /// Notifies the accounts of a change of rights, and the hooks. A repetition has the same ids: the topics and the
+    /// endpoints of the hooks recognize it.
+    package func publish(_ relation: PublishedRelation) async throws(ApusError) {
+        let (change, before, device) = (relation.change, relation.before, relation.device)
         let (name, other, json): (String, AccountID?, String) =
             switch change {
             case .bind(let account): ("bound", account, "")
@@ -252,13 +256,23 @@ extension EventService: RelationObserver {
         case .bind, .share, .invite, .accept, .unshare, .assign: break
         }
         if let other, !mayHear(other, change, by: owner, before) { accounts.removeAll { $0 == other } }
+        // The texts come from names of accounts, and are valid.
+        guard
+            let event = try? ClientAccountEvent(.share, name: name, json: json, device: device, at: relation.timeMs)
+        else { return }
+        let number = StableHash.hash("\(device)/\(relation.number)")
+        let request = RequestID(high: StableHash.hash(device.rawValue), low: relation.number).derived(0)
+        try await publish(event, to: accounts, owner: owner, request: request)
         do throws(ApusError) {
-            let event = try ClientAccountEvent(.share, name: name, json: json, device: device, at: now)
-            try await publish(
-                event, to: accounts, owner: owner, customer: before?.customer?.rawValue ?? CustomerID.none)
+            let customer = before?.customer?.rawValue ?? CustomerID.none
+            try await enqueue(HookEvent(event, owner, number: number), customer: customer)
         } catch {
+            let age = Duration.milliseconds(now - relation.timeMs)
+            // After a clock has gone back, nobody knows how old it is.
+            guard age >= Self.hookTime || age < .zero || error.isRecordStoreFull else { throw error }
             limited.log(
-                .warning, "Accounts were not notified of a change of rights", metadata: Logger.facts(of: error))
+                .warning, "A change of rights was not passed to hooks",
+                metadata: Logger.facts(of: error).merging([LogKey.device: "\(device)"]) { $1 })
         }
     }
 }

@@ -77,9 +77,13 @@ package struct MediaClientStateMachine<Ask> {
             guard let device else {
                 return .refuse(ApusError(.notAllowed, "only a device publishes, and who takes part in a call"))
             }
+            let channel = ChannelID(device: device, source: source)
+            guard !channel.isReply else {
+                return .refuse(ApusError(.notAllowed, "only the cluster publishes the replies of a dialog"))
+            }
             guard streamCount < streamsMax else { return .refuse(ApusError(.tooManyStreams)) }
             guard isConfirmed || continuesRun else { return keep(ask) }
-            return .publish(ChannelID(device: device, source: source), isConfirmed: isConfirmed)
+            return .publish(channel, isConfirmed: isConfirmed)
         case .part(let owner):
             guard streamCount < streamsMax else { return .refuse(ApusError(.tooManyStreams)) }
             if continuesRun, let granted { return .resume(owner, granted, isConfirmed: mayStartRuns(of: owner)) }
@@ -126,6 +130,10 @@ package struct MediaClientStateMachine<Ask> {
         _ channel: ChannelID, of device: DeviceID, isGranted: Bool, streamCount: Int
     ) -> OnPlay {
         guard streamCount < streamsMax else { return .refuse(ApusError(.tooManyStreams)) }
+        guard !channel.isVoice else {
+            return device == self.device
+                ? .play(channel) : .refuse(ApusError(.notAllowed, "only the device itself plays its dialog"))
+        }
         // A viewer that lost its node presents the grant that it received there, and does not wait for the owner.
         if isGranted { return .play(channel) }
         // Recordings show more than the present.

@@ -5,6 +5,20 @@ import ApusSessions
 extension ChannelID {
     /// A playback of what a device has recorded (IV-C5).
     package var isPlayback: Bool { device != nil && source >= ClientPlayRequest.playbackSourceMin }
+
+    /// What a device hears in a dialog, or the replies to it: nobody but the device plays it.
+    package var isVoice: Bool { device != nil && (source == ClientPublishRequest.microphoneSource || isReply) }
+
+    /// The replies to a device in a dialog.
+    package var isReply: Bool { device != nil && source == ClientPlayRequest.replySource }
+
+    /// What the device hears in a dialog.
+    package init(microphoneOf device: DeviceID) {
+        self.init(device: device, source: ClientPublishRequest.microphoneSource)
+    }
+
+    /// The replies to the device in a dialog.
+    package init(replyTo device: DeviceID) { self.init(device: device, source: ClientPlayRequest.replySource) }
 }
 
 extension SessionService {

@@ -130,7 +130,8 @@ package actor IdentityActor {
     /// Changes which accounts may use the device (IV-B8, IV-B10), or whether it can be used (IV-C16). Durable on
     /// return; other nodes read it soon after.
     ///
-    /// - Throws: as ``SessionRecords/relate(_:epoch:_:by:now:keepSeconds:)``.
+    /// - Throws: as ``SessionRecords/relate(_:epoch:_:by:now:keepSeconds:events:)``; 10007 if too many events of the
+    ///   device wait to be published.
     package func relate(_ message: SessionRelate) async throws(ApusError) -> SessionRelated {
         var isKept = false
         defer { handled(isKept: isKept) }
@@ -142,13 +143,16 @@ package actor IdentityActor {
         }
         isChanging = true
         defer { isChanging = false }
+        let events = try await events(of: change, message)
         do throws(ApusError) {
             let changed = try await context.records.relate(
-                device, epoch: epoch, change, by: client, now: context.clusterSeconds(),
-                keepSeconds: context.configuration.grantLifetime.components.seconds + Self.keepSecondsMore)
-            know(changed)
+                device, epoch: epoch, change, by: client, now: context.clusterMilliseconds() / 1000,
+                keepSeconds: context.configuration.grantLifetime.components.seconds + Self.keepSecondsMore,
+                events: events)
+            know(changed.record)
+            if let entry = changed.entry { events?.outbox.stored(entry) }
         } catch {
-            failed(error)
+            if failed(error) { events?.outbox.unconfirmed(address) }
             throw error
         }
         isKept = true
@@ -163,7 +167,21 @@ package actor IdentityActor {
                 LogKey.device: "\(device)", LogKey.account: "\(record?.account?.rawValue ?? "none")",
                 LogKey.count: "\(record?.shares.count ?? 0)",
             ])
-        return SessionRelated()
+        return SessionRelated.with { $0.published = events != nil }
+    }
+
+    /// Nil if the sender publishes the event itself.
+    ///
+    /// - Throws: 10007 if too much waits in the outbox, 10009 and 10021 if this node cannot write there.
+    private func events(
+        of change: DeviceRelationChange, _ message: SessionRelate
+    ) async throws(ApusError) -> DeviceEvents? {
+        guard message.publish, let outbox = context.outbox else { return nil }
+        try await outbox.claim(address.shard, epoch)
+        guard !change.waitsForRoom || !outbox.refuses(address) else {
+            throw ApusError(.overloaded, "too many events of the device wait to be published")
+        }
+        return DeviceEvents(outbox, message, timeMs: context.clusterMilliseconds())
     }
 
     /// Ends a place's subscription to the device.
@@ -322,11 +340,15 @@ package actor IdentityActor {
 
     /// Notes that a change of the record failed. If it may have been carried out, or still be, what is known of the
     /// record is not used any more.
-    private func failed(_ error: ApusError) {
-        guard !Self.refusals.contains(error.code) else { return }
+    ///
+    /// - Returns: true if it may have been carried out.
+    @discardableResult
+    private func failed(_ error: ApusError) -> Bool {
+        guard !Self.refusals.contains(error.code) else { return false }
         (record, isRecordRead) = (nil, false)
         (doubtUntil, isDoubtTimed) = (MonotonicTime.now() + Self.doubtTime, false)
         changeCount += 1
+        return true
     }
 }
 
@@ -359,8 +381,10 @@ package struct IdentityContext: Sendable {
     let isIdle: @Sendable (IdentityActor, Bool) -> Void
     /// Writes the memory of an identity's clients.
     let remember: @Sendable (EntityAddress, PresenceStateMachine.Memory) -> Void
-    /// The cluster's time, in Unix seconds.
-    let clusterSeconds: @Sendable () -> Int64
+    /// The cluster's time, in Unix milliseconds.
+    let clusterMilliseconds: @Sendable () -> Int64
+    /// Publishes the changes of who may use devices; nil: their clients' nodes do.
+    let outbox: OwnedOutbox?
     /// Reads the written memory. Throws 10021 if it cannot be read.
     let memory: @Sendable (EntityAddress) async throws(ApusError) -> PresenceStateMachine.Memory?
 
@@ -372,13 +396,14 @@ package struct IdentityContext: Sendable {
         wake: @escaping @Sendable (IdentityActor, _ at: MonotonicTime) -> Void,
         isIdle: @escaping @Sendable (IdentityActor, Bool) -> Void,
         remember: @escaping @Sendable (EntityAddress, PresenceStateMachine.Memory) -> Void,
-        clusterSeconds: @escaping @Sendable () -> Int64 = wallSeconds,
+        clusterMilliseconds: @escaping @Sendable () -> Int64 = { wallSeconds() * 1000 }, outbox: OwnedOutbox? = nil,
         memory: @escaping @Sendable (EntityAddress) async throws(ApusError) -> PresenceStateMachine.Memory?
     ) {
         (self.configuration, self.records) = (configuration, records)
         (self.kick, self.push, self.isOwner) = (kick, push, isOwner)
         (self.wake, self.isIdle) = (wake, isIdle)
-        (self.remember, self.memory, self.clusterSeconds) = (remember, memory, clusterSeconds)
+        (self.remember, self.memory) = (remember, memory)
+        (self.clusterMilliseconds, self.outbox) = (clusterMilliseconds, outbox)
     }
 }
 

@@ -73,7 +73,7 @@ package final class SessionService: Service, Sendable {
     let entities: EntityRegistry
     let transport: Transport
     /// They learn who may use devices; set once, while the node is made.
-    private let observers = Mutex<[any RelationObserver]>([])
+    private let observers = Mutex<(all: [any RelationObserver], publishers: [any RelationPublisher])>(([], []))
     private let keys: Mutex<SessionKeys>
     private let generation = Atomic<Int>(0)
     package let revocations: RevocationWatch
@@ -123,7 +123,12 @@ package final class SessionService: Service, Sendable {
     }
 
     /// Registers the entities of devices and apps, and the messages of their owners.
-    package func register(with dispatcher: NodeDispatcher, records: any RecordStore) {
+    ///
+    /// - Parameter runtime: has the outbox of changes of who may use devices; nil: they are published by the nodes of
+    ///   their clients.
+    package func register(
+        with dispatcher: NodeDispatcher, records: any RecordStore, runtime: EntityRuntime? = nil
+    ) {
         let records = SessionRecords(records, writer: view.local.description)
         let memory = IdentityMemory(records: records, pendingMax: configuration.unwrittenMax, log: log)
         let context = IdentityContext(
@@ -139,7 +144,8 @@ package final class SessionService: Service, Sendable {
             wake: { [weak self] actor, time in self?.wake(actor, at: time) },
             isIdle: { [weak self] actor, isIdle in self?.entities.setIdle(isIdle, actor.address, actor) },
             remember: { [weak self] address, newest in self?.remember(address, newest, in: memory) },
-            clusterSeconds: { [view] in view.clock.wallSeconds() },
+            clusterMilliseconds: { [view] in view.clock.wallMilliseconds() },
+            outbox: runtime?.outbox(of: .device, to: RelationDeliveries(service: self)),
             memory: { address throws(ApusError) in try await memory.memory(of: address.name) })
         for kind in [EntityKind.device, .app] {
             let options = EntityOptions<IdentityActor>(make: { [weak self, log] entity in
@@ -297,7 +303,7 @@ package final class SessionService: Service, Sendable {
     /// every node acts on it within a second, and with the session that has asked for it within a further one.
     ///
     /// - Throws: 12004 if the token is for certain devices only: temporary access does not include who may use a device
-    ///   (IV-A3); otherwise as ``SessionRecords/relate(_:epoch:_:by:now:keepSeconds:)``.
+    ///   (IV-A3); otherwise as ``SessionRecords/relate(_:epoch:_:by:now:keepSeconds:events:)``.
     package func relate(
         _ device: DeviceID, _ change: DeviceRelationChange, for session: Session
     ) async throws(ApusError) {
@@ -310,16 +316,52 @@ package final class SessionService: Service, Sendable {
             case .customer: .customer(CustomerID(unchecked: session.account.rawValue))
             case .app, .device: .account(session.account)
             }
+        try await relate(device, change, by: client, for: session)
+    }
+
+    func relate(
+        _ device: DeviceID, _ change: DeviceRelationChange, by client: DeviceClient, for session: Session
+    ) async throws(ApusError) {
         state.withLock { $0.edge.relates(session.id, true) }
         defer { state.withLock { $0.edge.relates(session.id, false) } }
         let observers = observers.withLock(\.self)
-        let before = observers.isEmpty ? nil : try? await revocations.records.record(of: device)
-        _ = try await ask(.device, device.rawValue, change.message(by: client))
-        for observer in observers { await observer.related(device, change, before: before) }
+        let before = observers.all.isEmpty ? nil : try? await revocations.records.record(of: device)
+        var message = change.message(by: client)
+        message.publish = true
+        let answer = try await ask(.device, device.rawValue, message)
+        if !answer.published { await publishUnqueued(change, of: device, before: before) }
+        for observer in observers.all { await observer.related(device, change, before: before) }
     }
 
-    /// From now on the observers learn of changes that are requested at this node, one after the other.
-    package func observe(_ new: [any RelationObserver]) { observers.withLock { $0 = new } }
+    /// Publishes a change whose owner's node is of an earlier release, which has no outbox for it.
+    private func publishUnqueued(_ change: DeviceRelationChange, of device: DeviceID, before: DeviceRecord?) async {
+        // A request that changed nothing may be a repetition, or end a share that does not exist; any account may send
+        // such a request.
+        guard before?.isChanged(by: change) ?? change.createsRecord else { return }
+        let published = PublishedRelation(
+            device: device, change: change, before: before, timeMs: view.clock.wallMilliseconds(),
+            number: .random(in: 0...(.max)))
+        do throws(ApusError) {
+            try await publish(published)
+        } catch {
+            log.warning("Accounts were not notified of a change of rights", metadata: Logger.facts(of: error))
+        }
+    }
+
+    /// Publishes a change of who may use a device.
+    ///
+    /// - Throws: 10006 if the services of this node are not made yet; otherwise as the publishers do.
+    func publish(_ change: PublishedRelation) async throws(ApusError) {
+        let publishers = observers.withLock(\.publishers)
+        guard !publishers.isEmpty else { throw ApusError(.cancelled) }
+        for publisher in publishers { try await publisher.publish(change) }
+    }
+
+    /// From now on the observers learn of changes that are requested at this node, one after the other. The publishers
+    /// receive the changes of the devices whose owner is this node.
+    package func observe(_ new: [any RelationObserver], publishers: [any RelationPublisher]) {
+        observers.withLock { $0 = (new, publishers) }
+    }
 
     /// A grant to play a device. Every node accepts it for ``SessionConfiguration/grantLifetime``, or until the
     /// session's token expires.

@@ -19,6 +19,10 @@ enum DialogMutant: String, CaseIterable, Sendable {
     case confirmsAnything
     /// A late result replaces the reply.
     case repliesTwice
+    /// A sentence that was heard before a stop or another tap is carried out.
+    case actsAfterCancel
+    /// The microphone opens again when the reply begins.
+    case opensEarly
 }
 
 /// One dialog in a cluster that fails: its owner dies, messages are lost, doubled and late, clients repeat their
@@ -47,6 +51,8 @@ struct DialogWorld {
         let text: String
         /// One: its client dies after the first attempt.
         let triesMax: Int
+        /// The tap after which it is said; empty: it is typed.
+        var heard = ""
         var tries = 0
         var reply: String?
     }
@@ -67,6 +73,11 @@ struct DialogWorld {
         case confirm(incarnation: Int)
         case wake
         case stop
+        /// The device was tapped. It repeats the message.
+        case tap(String)
+        case heard(Int)
+        case play(DialogTurn)
+        case spoken(String)
         case kill
         case own
         case changeHome
@@ -97,6 +108,9 @@ struct DialogWorld {
     private var stepIDs: Set<String> = []
     private(set) var done: [String: [String]] = [:]
     private var published: [UInt64: DialogChange] = [:]
+    /// The replies that the device has given completely.
+    private var played: Set<String> = []
+    private var playing: Set<String> = []
     private(set) var violations: [String] = []
     private(set) var counts = Counts()
 
@@ -109,6 +123,9 @@ struct DialogWorld {
         var confirmations = 0
         var stale = 0
         var interrupted = 0
+        var heard = 0
+        var over = 0
+        var opened = 0
     }
 
     init(seed: UInt64, mutant: DialogMutant = .none) {
@@ -120,7 +137,12 @@ struct DialogWorld {
         for index in 0..<Int(random.next() % 6 + 2) {
             let text = texts[Int(random.next() % UInt64(texts.count))]
             sentences.append(Sentence(id: "sentence-\(index)", text: text, triesMax: chance(0.2) ? 1 : 40))
-            later(number(1...6_000), .say(index))
+            if chance(0.4) {
+                sentences[index].heard = "tap-\(index)"
+                later(number(1...6_000), .heard(index))
+            } else {
+                later(number(1...6_000), .say(index))
+            }
         }
         for _ in 0..<Int(random.next() % 4) { later(number(1...8_000), .kill) }
         plannedDeaths = Int(random.next() % 4)
@@ -189,6 +211,28 @@ struct DialogWorld {
             change { machine, now, actions in
                 machine.stop(at: now, &actions); return nil
             }
+        case .tap(let id):
+            change { machine, now, actions in
+                machine.listen(DialogListening.with { ($0.id, $0.language) = (id, "en") }, at: now, &actions)
+                return nil
+            }
+        case .heard(let index):
+            for delay in [Int64(0), 600, 1200] where delay == 0 || !chance(0.5) {
+                for _ in 0..<(chance(0.1) ? 2 : 1) where !chance(loss) {
+                    later(delay + number(1...delayMax), .tap(sentences[index].heard))
+                }
+            }
+            later(number(50...3_000), .say(index))
+        case .play(let turn):
+            guard playing.insert(turn.id).inserted else { return }
+            // It ends before the cluster expects it, or later, or the device dies while it plays.
+            if !chance(0.1) { later(number(100...6_000), .spoken(turn.id)) }
+        case .spoken(let id):
+            played.insert(id)
+            change { machine, now, actions in
+                machine.spoken(id, at: now, &actions)
+                return nil
+            }
         case .kill: kill()
         case .own: own()
         case .changeHome: home += 1
@@ -213,6 +257,13 @@ struct DialogWorld {
         isRestored = false
         let before = machine.state
         let answer = body(&machine, now, &actions)
+        if mutant == .opensEarly, machine.state.phase == .speaking, let turn = machine.state.turns.last {
+            machine.spoken(turn.id, at: now, &actions)
+        }
+        if machine.state.continued > before.continued {
+            counts.opened += 1
+            if !played.contains(machine.state.listening.id) { violations.append("it hears its own reply") }
+        }
         for turn in before.turns where !turn.plan.reply.isEmpty {
             guard let after = machine.state.turns.first(where: { $0.id == turn.id }) else { continue }
             if after.plan.reply != turn.plan.reply { violations.append("the reply to \(turn.id) has changed") }
@@ -268,6 +319,7 @@ struct DialogWorld {
                     violations.append("version \(change.version) has two turns")
                 }
                 published[change.version] = change
+                if change.phases.last == .speaking { send(.play(change.turn)) }
             }
             send(.published(changes.map(\.version)))
         case .work(let turn):
@@ -315,7 +367,7 @@ struct DialogWorld {
         }
         let message = DialogBegin.with {
             ($0.id, $0.text, $0.language, $0.plan) = (sentence.id, sentence.text, "en", plan)
-            $0.question = question?.number ?? 0
+            ($0.question, $0.heard) = (question?.number ?? 0, sentence.heard)
         }
         send(.begin(worker: worker, message))
         later(700, .begin(worker: worker, message))
@@ -344,13 +396,17 @@ struct DialogWorld {
         var message = message
         let read = message.question
         if mutant == .confirmsAnything { message.question = open }
-        var isStale = false
+        let isOver = !message.heard.isEmpty && !machine.isListening(message.heard)
+        if mutant == .actsAfterCancel { message.heard = "" }
+        var (isStale, isRefused) = (false, false)
         change { machine, now, actions in
             let answer = machine.begin(message, at: now, &actions)
-            isStale = answer.isStale
+            (isStale, isRefused) = (answer.isStale, answer.isOver)
             return .begun(worker: worker, answer)
         }
-        if isNew, !isStale, open != read, message.text == "yes" {
+        if isNew, !isStale, isOver != isRefused { violations.append("what was heard before is carried out") }
+        if isNew, !isStale, !isRefused, !message.heard.isEmpty { counts.heard += 1 }
+        if isNew, !isStale, !isRefused, open != read, message.text == "yes" {
             violations.append("a confirmation is one of another question")
         }
     }
@@ -360,6 +416,11 @@ struct DialogWorld {
         guard !answer.isStale else {
             counts.stale += 1
             return send(.look(worker: worker))
+        }
+        guard !answer.isOver else {
+            counts.over += 1
+            workers[worker].isOver = true
+            return sentences[workers[worker].sentence].reply = "over"
         }
         if answer.turn.text == "yes", !answer.turn.plan.steps.isEmpty { counts.confirmations += 1 }
         carryOut(worker, answer.turn)
@@ -410,6 +471,8 @@ struct DialogWorld {
         if turn.plan.outcome == .interrupted { counts.interrupted += 1 }
         let reply = turn.plan.reply
         if let known = sentences[index].reply {
+            // A repetition of the client was refused, although its sentence is carried out: its turn was lost.
+            if known == "over" { return }
             if known != reply, !reply.isEmpty, !known.isEmpty { violations.append("\(turn.id) has two replies") }
             return
         }

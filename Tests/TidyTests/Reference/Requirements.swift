@@ -1,7 +1,7 @@
 import ApusCore
 import Foundation
 
-/// The requirements of devices, accounts, messages and calls, with the tests whose names cite them.
+/// The requirements of devices, accounts, messages, calls and voice, with the tests whose names cite them.
 enum Requirements {
     struct Row {
         let id: String
@@ -33,8 +33,9 @@ enum Requirements {
 
         /// A regular expression of many names takes seconds, so those without an id are left out first.
         static func all(in name: String) -> [Self] {
-            guard name.contains("IV-") || name.contains("CALL-") else { return [] }
-            return name.matches(of: /(IV-[A-G]|CALL-)([0-9]+)(?: to (?:IV-[A-G]|CALL-)([0-9]+))?/).compactMap { match in
+            guard name.contains("IV-") || name.contains("CALL-") || name.contains("VA-") else { return [] }
+            let ids = /(IV-[A-G]|CALL-|VA-)([0-9]+)(?: to (?:IV-[A-G]|CALL-|VA-)([0-9]+))?/
+            return name.matches(of: ids).compactMap { match in
                 guard let first = Int(match.2) else { return nil }
                 let last = match.3.flatMap { Int($0) } ?? first
                 return last < first ? nil : Self(section: String(match.1), numbers: first...last)
@@ -77,6 +78,11 @@ enum Requirements {
         Row("IV-D14", "writes over the local network"),
         Row("IV-D15", "ids, acknowledgements and repetitions of commands"),
         Row("IV-E1", "a query for new firmware"),
+        Row("VA-1", "the client of a voice device is set up with a chain of functions"),
+        Row("VA-2", "a local database of the token, the settings and the alarms"),
+        Row("VA-3", "a person authorizes a device with a code"),
+        Row("VA-4", "four states of the authorization"),
+        Row("VA-5", "connect, disconnect, reconnect, reset"),
         Row("CALL-1", "whether a device has two-way video"),
         Row("CALL-2", "an interface manager is registered; −2504 without one"),
         Row("CALL-3", "what a call says of itself; flags change once"),
@@ -93,6 +99,16 @@ enum Requirements {
         Row("CALL-14", "network changes and the background end a call"),
         Row("CALL-15", "the numbers of calls"),
         Row("CALL-16", "the media are kept after the call"),
+        Row("VA-6", "the states of a dialog and of its connection"),
+        Row("VA-7", "a tap starts listening, and interrupts"),
+        Row("VA-9", "a stop ends whatever the dialog does"),
+        Row("VA-10", "directives, of integrators too"),
+        Row("VA-11", "custom events"),
+        Row("VA-12", "a context is sent along with an event only"),
+        Row("VA-13", "what became of an upload: thirteen states"),
+        Row("VA-14", "an error of the audio source, and a log of directives"),
+        Row("VA-15", "the state is synchronized before events are allowed"),
+        Row("VA-16", "the SDK needs no global initialization"),
     ]
 
     /// The numbers of the contract (IV-F1), and those that no request, device or SDK raises yet.
@@ -159,7 +175,7 @@ enum Requirements {
         return """
             # Requirements and their tests
 
-            The requirements of devices, accounts, messages and calls, and the tests whose names cite them.
+            The requirements of devices, accounts, messages, calls and voice, and the tests whose names cite them.
             `scripts/test` runs the tests, and a tidy test fails if a requirement that is built has none.
             `scripts/reference` makes this page.
 

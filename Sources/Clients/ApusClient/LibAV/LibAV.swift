@@ -50,6 +50,7 @@ package enum LibAV {
         case AV_CODEC_ID_AMR_NB: .amrNarrow
         case AV_CODEC_ID_AMR_WB: .amrWide
         case AV_CODEC_ID_MP3: .mp3
+        case AV_CODEC_ID_PCM_S16BE: .l16
         default: nil
         }
     }
@@ -66,6 +67,7 @@ package enum LibAV {
         case .amrNarrow: AV_CODEC_ID_AMR_NB
         case .amrWide: AV_CODEC_ID_AMR_WB
         case .mp3: AV_CODEC_ID_MP3
+        case .l16: AV_CODEC_ID_PCM_S16BE
         }
     }
 }

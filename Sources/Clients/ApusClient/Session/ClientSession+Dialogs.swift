@@ -25,6 +25,41 @@ extension ClientSession {
         return try await ask(request, timeout: timeout)
     }
 
+    /// Lets a device listen to a person from now on (VA-7). What its dialog does is interrupted.
+    ///
+    /// - Parameters:
+    ///   - language: such as `en` or `zh-CN`; nil: that of the home.
+    ///   - id: 32 hexadecimal digits: a repetition has no effect. Nil: chosen by the cluster.
+    /// - Throws: as ``say(_:to:language:id:timeout:)``.
+    @discardableResult
+    public func tapDialog(
+        of device: DeviceID, language: String? = nil, id: String? = nil
+    ) async throws(ApusError) -> ClientDialog {
+        try await ask(
+            ClientTapDialogRequest.with {
+                ($0.device, $0.language, $0.id) = (device.rawValue, language ?? "", id ?? "")
+            })
+    }
+
+    /// A device says what it does, once after each connection (VA-15). Its events are refused before.
+    ///
+    /// - Parameters:
+    ///   - phase: what the dialog does at the device.
+    ///   - context: what the device shows and plays, as in ``sendCustomEvent(_:dialogRequestID:payload:context:)``.
+    ///   - alerts: the numbers of the timers that ring at the device.
+    /// - Returns: the dialog, and which timers ring.
+    /// - Throws: 12004 if the session is not a device's, 21031 for a context that is not valid, otherwise as
+    ///   ``ask(_:timeout:)``.
+    @discardableResult
+    public func synchronizeDialog(
+        phase: ClientDialogPhase = .idle, context: String = "", alerts: [UInt32] = []
+    ) async throws(ApusError) -> ClientSynchronizeDialogResponse {
+        try await ask(
+            ClientSynchronizeDialogRequest.with {
+                ($0.state, $0.context, $0.alerts) = (phase.name, context, alerts)
+            })
+    }
+
     /// A device sends a custom event to the skill of its account's home (VA-11). The device receives the
     /// directives of the answer.
     ///
@@ -34,8 +69,9 @@ extension ClientSession {
     ///   - payload: a JSON object of at most 8 KiB; empty: `{}`.
     ///   - context: a JSON array of `{"header":…,"payload":…}` of at most 8 KiB (VA-12); empty: none.
     /// - Returns: the number of directives.
-    /// - Throws: 8002 if the home has no skill, 21002 if the skill does not answer within 2 s, 21005 if it fails, 21031
-    ///   if the event is not valid, 10007 after too many events, otherwise as ``ask(_:timeout:)``.
+    /// - Throws: 10040 before ``synchronizeDialog(phase:context:alerts:)``, 8002 if the home has no skill, 21002 if the
+    ///   skill does not answer within 2 s, 21005 if it fails, 21031 if the event is not valid, 10007 after too many
+    ///   events, otherwise as ``ask(_:timeout:)``.
     @discardableResult
     public func sendCustomEvent(
         _ name: String, dialogRequestID sentence: String? = nil, payload: String = "", context: String = ""

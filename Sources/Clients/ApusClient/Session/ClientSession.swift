@@ -70,6 +70,8 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     private let onLinkState: @Sendable (LinkState, ApusError?) -> Void
     /// Called with the endpoint of each connection that becomes the session's.
     private var watchers: [UUID: @Sendable (HostPort) -> Void] = [:]
+    /// Called with each change of the link's state.
+    private var linkWatchers: [UUID: @Sendable (LinkState) -> Void] = [:]
     private var lastError: ApusError?
     /// Why the cluster has refused the token.
     private(set) var refusal: ApusError?
@@ -141,6 +143,17 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         return stream
     }
 
+    /// The changes of the link's state from now on; the newest of those that wait for the consumer.
+    package func linkStates() -> AsyncStream<LinkState> {
+        let (stream, feed) = AsyncStream<LinkState>.makeStream(bufferingPolicy: .bufferingNewest(1))
+        let id = UUID()
+        feed.onTermination = { [weak self, eventLoop] _ in
+            eventLoop.execute { [weak self] in self?.linkWatchers[id] = nil }
+        }
+        eventLoop.execute { self.linkWatchers[id] = { feed.yield($0) } }
+        return stream
+    }
+
     /// The endpoint of the node that the session is connected to; nil if it is connected to none.
     package func currentEndpoint() async -> HostPort? { try? await eventLoop.submit { self.active?.endpoint }.get() }
 
@@ -189,6 +202,7 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
             case .report(let state):
                 if state == .tokenFailed { refusal = lastError ?? ApusError(.tokenInvalid) }
                 onLinkState(state, lastError)
+                for watcher in linkWatchers.values { watcher(state) }
             }
         }
         schedule()

@@ -62,11 +62,17 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
     private let hooks: Hooks
 
     /// Called on the session's event loop.
-    struct Hooks: Sendable {
+    package struct Hooks: Sendable {
         /// The cluster has granted the stream. Frames that the publisher sends from now on are not missed.
-        var onGranted: @Sendable () -> Void = {}
+        package var onGranted: @Sendable () -> Void
         /// The publisher has ended the run of this number.
-        var onEndOfRun: @Sendable (UInt32) -> Void = { _ in }
+        package var onEndOfRun: @Sendable (UInt32) -> Void
+
+        package init(
+            onGranted: @escaping @Sendable () -> Void = {}, onEndOfRun: @escaping @Sendable (UInt32) -> Void = { _ in }
+        ) {
+            (self.onGranted, self.onEndOfRun) = (onGranted, onEndOfRun)
+        }
     }
 
     /// Makes a player, which plays once ``start()`` is called.
@@ -102,7 +108,11 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
         self.init(session: session, device: nil, source: 0, call: call, onFrame: onFrame, onEvent: onEvent)
     }
 
-    init(
+    /// - Parameters:
+    ///   - device: nil for a call.
+    ///   - call: empty for a device's channel.
+    ///   - hooks: called beside `onEvent`.
+    package init(
         session: ClientSession, device: DeviceID?, source: UInt16, call: String, hooks: Hooks = Hooks(),
         onFrame: @escaping @Sendable (MediaFrame) -> Void, onEvent: @escaping @Sendable (Event) -> Void
     ) {

@@ -37,7 +37,7 @@ public final class SoundEncoder: AudioEncodable {
         encoder =
             switch encoding.codec {
             case .amrNarrow, .amrWide: try AMREncoder(encoding, fileName: libraryOfAMR)
-            case .aac, .opus, .g711a, .g711u, .mp3, .h264, .h265: try Encoder(sound: encoding)
+            case .aac, .opus, .g711a, .g711u, .l16, .mp3, .h264, .h265: try Encoder(sound: encoding)
             }
         sampleRate = encoding.sampleRate
         converter = SoundConverter(sampleRate: encoding.sampleRate)

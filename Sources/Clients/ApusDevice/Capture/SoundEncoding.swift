@@ -4,7 +4,7 @@ public import ApusMedia
 /// How sound is encoded: AAC, Opus, G.711 or AMR (IV-C7). The stream's header says which (IV-C9).
 public struct SoundEncoding: Sendable, Hashable {
     /// The codecs for which there is an encoder. Those of AMR need libraries of their own (docs/calls.md).
-    public static let codecs: [Codec] = [.aac, .opus, .g711a, .g711u, .amrNarrow, .amrWide]
+    public static let codecs: [Codec] = [.aac, .opus, .g711a, .g711u, .amrNarrow, .amrWide, .l16]
     /// The rates of AAC, in samples a second. Opus has 48,000, G.711 and narrow-band AMR have 8,000, and wide-band AMR
     /// has 16,000.
     public static let aacSampleRates = [8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000]
@@ -31,7 +31,7 @@ public struct SoundEncoding: Sendable, Hashable {
     /// - Parameters:
     ///   - sampleRate: nil for the codec's default: 8,000 for AAC, as the vendors' SDKs have it (IV-C7).
     ///   - bitsPerSecond: nil for the default: 24,000 up to 16,000 samples a second, else 48,000; with AMR, the highest
-    ///     mode. AMR takes the highest mode that is not above it, else the lowest one. G.711 ignores it.
+    ///     mode. AMR takes the highest mode that is not above it, else the lowest one. G.711 and L16 ignore it.
     /// - Throws: 21036 if there is no encoder for the codec; 10022 if it does not have the rate.
     public init(codec: Codec, sampleRate: Int? = nil, bitsPerSecond: Int? = nil) throws(ApusError) {
         let rates: [Int]
@@ -40,6 +40,7 @@ public struct SoundEncoding: Sendable, Hashable {
         case .opus: rates = [48_000]
         case .g711a, .g711u, .amrNarrow: rates = [8_000]
         case .amrWide: rates = [16_000]
+        case .l16: rates = [16_000, 8_000, 22_050, 24_000, 44_100, 48_000]
         case .h264, .h265, .mp3:
             throw ApusError(
                 .encoderUnavailable,
@@ -52,7 +53,8 @@ public struct SoundEncoding: Sendable, Hashable {
                 "\(codec) is not sent with \(rate) samples a second; it has "
                     + rates.map(String.init).joined(separator: ", "))
         }
-        let bits = try Self.bits(codec, bitsPerSecond ?? (rate > 16_000 ? 48_000 : 24_000))
+        let bits =
+            codec == .l16 ? 16 * rate : try Self.bits(codec, bitsPerSecond ?? (rate > 16_000 ? 48_000 : 24_000))
         self.init(unchecked: codec, sampleRate: rate, bitsPerSecond: bits)
     }
 
@@ -76,7 +78,7 @@ public struct SoundEncoding: Sendable, Hashable {
         switch codec {
         case .amrNarrow: amrNarrowBitRates
         case .amrWide: amrWideBitRates
-        case .aac, .opus, .g711a, .g711u, .mp3, .h264, .h265: []
+        case .aac, .opus, .g711a, .g711u, .l16, .mp3, .h264, .h265: []
         }
     }
 

@@ -157,7 +157,7 @@ final class Demuxer {
             case .amrNarrow: 160
             case .amrWide: 320
             case .mp3: parameters.sample_rate < 32_000 ? 576 : 1152
-            case .h264, .h265, .opus, .g711a, .g711u: 0
+            case .h264, .h265, .opus, .g711a, .g711u, .l16: 0
             }
         let input = TrackConfiguration(
             codec: codec, trackCount: 1, first: UInt32(parameters.sample_rate),

@@ -73,6 +73,7 @@ final class Encoder {
             case .opus: "libopus"
             case .g711a: "pcm_alaw"
             case .g711u: "pcm_mulaw"
+            case .l16: "pcm_s16be"
             case .aac, .amrNarrow, .amrWide, .mp3, .h264, .h265: "aac"
             }
         try self.init(name: name) { context in

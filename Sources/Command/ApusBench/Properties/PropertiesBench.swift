@@ -5,8 +5,8 @@ import Foundation
 import NIOPosix
 
 /// `apus-bench properties`: writes of properties of many devices, across three nodes, with a subscriber to each
-/// device's changes. With `--kills`, nodes are killed, and what subscribers received is compared with what was
-/// acknowledged.
+/// device's changes, also beside alarms and changes of rights. With `--kills`, nodes are killed, and what subscribers
+/// received is compared with what was acknowledged.
 struct BenchPropertiesCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "properties", abstract: "Write properties of many devices, also while nodes are killed.")
@@ -17,6 +17,7 @@ struct BenchPropertiesCommand: AsyncParsableCommand {
     @Option(help: "Set the length of a round, in seconds.") var seconds = 8.0
     @Option(help: "Run this number of rounds and report medians.") var rounds = 3
     @Option(help: "Let one of this number of writes be an alarm of the device; 0: none.") var alarmEach = 0
+    @Option(help: "Let one of this number of writes be a change of who may use the device; 0: none.") var rightEach = 0
     @Option(help: "Kill a node this number of times, each node in turn, and check every event.") var kills = 0
     @Option(help: "Upgrade the nodes to this program during the writes, and check every event.") var upgrade: String?
     @Option(help: "Set the first port of the cluster.") var basePort = 29_400
@@ -39,11 +40,13 @@ struct BenchPropertiesCommand: AsyncParsableCommand {
         guard isClean else { throw ExitCode.failure }
     }
 
+    private var mix: PropertyLoad.Mix { PropertyLoad.Mix(alarmEach: alarmEach, rightEach: rightEach) }
+
     private func measure(_ load: PropertyLoad) async throws -> Bool {
         var (p50, p99, cpu, failed) = ([Double](), [Double](), [Double](), 0)
         for round in 0..<rounds {
             let before = try load.busySeconds()
-            let outcomes = await load.run(rate: rate, seconds: seconds, alarmEach: alarmEach)
+            let outcomes = await load.run(rate: rate, seconds: seconds, mix)
             let times = outcomes.filter { $0.error == nil }.map(\.milliseconds)
             if let error = outcomes.compactMap(\.error).first { BenchScope.say("a write failed: \(error)") }
             failed += outcomes.count - times.count
@@ -64,7 +67,7 @@ struct BenchPropertiesCommand: AsyncParsableCommand {
         let names = stage.local.mark.nodes.map(\.name)
         // From a kill to the next one: the others take over, and the node is back.
         let interval = 4.0
-        async let outcomes = load.run(rate: rate, seconds: interval * Double(kills + 1), alarmEach: alarmEach)
+        async let outcomes = load.run(rate: rate, seconds: interval * Double(kills + 1), mix)
         for number in 0..<kills {
             try await Task.sleep(for: .seconds(interval - 1))
             try stage.kill(names[number % names.count])
@@ -77,7 +80,7 @@ struct BenchPropertiesCommand: AsyncParsableCommand {
 
     /// The nodes were started with the program of `APUS`, such as that of the release before.
     private func upgrade(_ stage: SignInStage, to program: String, _ load: PropertyLoad) async throws -> Bool {
-        async let outcomes = load.run(rate: rate, seconds: seconds, alarmEach: alarmEach)
+        async let outcomes = load.run(rate: rate, seconds: seconds, mix)
         try await Task.sleep(for: .seconds(2))
         let began = MonotonicTime.now()
         try await BenchPrograms.run(
@@ -89,7 +92,8 @@ struct BenchPropertiesCommand: AsyncParsableCommand {
     private func check(_ outcomes: [PropertyLoad.Outcome], _ load: PropertyLoad) async throws -> Bool {
         let values = try await load.check(outcomes)
         try report(values)
-        return values.allSatisfy { $0.1.hasSuffix("_ms") || $0.1 == "writes" || $0.1 == "alarms" || $0.2 == 0 }
+        let counts: Set = ["writes", "alarms", "rights"]
+        return values.allSatisfy { $0.1.hasSuffix("_ms") || counts.contains($0.1) || $0.2 == 0 }
     }
 
     private func report(_ values: [(String, String, Double)]) throws {

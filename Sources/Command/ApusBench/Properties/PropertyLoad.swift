@@ -7,13 +7,27 @@ import Foundation
 import Synchronization
 
 /// Devices with a user property that an app writes, each at another node, and a subscriber to each device's changes.
-/// With alarms, devices report events too.
+/// With alarms, devices report events too, and with changes of rights, apps invite others to use the devices. Each
+/// account has two subscribers for these, at two nodes.
 final class PropertyLoad: Sendable {
-    /// How a write or an alarm ended.
+    enum Kind: Sendable { case write, alarm, right }
+
+    /// Of this many requests one is an alarm, and one is a change of rights; 0: none.
+    struct Mix: Sendable {
+        var alarmEach = 0
+        var rightEach = 0
+
+        func kind(of number: Int) -> Kind {
+            if alarmEach > 0, number % alarmEach == 0 { return .alarm }
+            return rightEach > 0 && number % rightEach == rightEach / 2 ? .right : .write
+        }
+    }
+
+    /// How a request ended.
     struct Outcome: Sendable {
         let device: Int
         let number: Int
-        let isAlarm: Bool
+        let kind: Kind
         let milliseconds: Double
         let error: ApusError?
     }
@@ -38,8 +52,12 @@ final class PropertyLoad: Sendable {
 
     private final class Ledger: Sendable {
         let changes: Mutex<[Received]>
-        let alarms = Mutex<[Int: Int]>([:])
-        init(_ count: Int) { changes = Mutex(Array(repeating: Received(), count: count)) }
+        /// The alarms and the changes of rights that each subscriber has received.
+        let events: Mutex<[Received]>
+        init(_ count: Int, subscribers: Int) {
+            changes = Mutex(Array(repeating: Received(), count: count))
+            events = Mutex(Array(repeating: Received(), count: subscribers))
+        }
     }
 
     private actor Turn {
@@ -58,7 +76,9 @@ final class PropertyLoad: Sendable {
     }
 
     init(_ stage: SignInStage, devices count: Int, apps appCount: Int) async throws {
-        let (sessions, ledger) = (try await LoadSessions(stage, devices: count, apps: appCount), Ledger(count))
+        let subscribers = min(2 * LoadSessions.accountCount, appCount)
+        let sessions = try await LoadSessions(stage, devices: count, apps: appCount)
+        let ledger = Ledger(count, subscribers: subscribers)
         (self.sessions, self.ledger) = (sessions, ledger)
         turns = sessions.devices.map { _ in Turn() }
         var tasks: [Task<Void, Never>] = []
@@ -71,12 +91,9 @@ final class PropertyLoad: Sendable {
                     ledger.changes.withLock { $0[number].note(event) }
                 })
         }
-        for number in 0..<min(LoadSessions.accountCount, appCount) {
-            tasks.append(
-                Self.receive(sessions.apps[number].accountEvents(of: LoadSessions.account(number))) { event in
-                    guard let number = Int(event.message.json) else { return }
-                    ledger.alarms.withLock { $0[number, default: 0] += 1 }
-                })
+        for subscriber in 0..<subscribers {
+            let events = sessions.apps[subscriber].accountEvents(of: LoadSessions.account(subscriber))
+            tasks.append(Self.receive(events) { event in ledger.events.withLock { $0[subscriber].note(event) } })
         }
         self.tasks = tasks
         // Every subscription has begun when its subscriber has received something.
@@ -112,7 +129,7 @@ final class PropertyLoad: Sendable {
 
     private func write(_ device: Int, due: MonotonicTime = .now()) async -> Outcome {
         await turns[device].take()
-        let outcome = await carryOut(device, due: due, isAlarm: false) { number throws(ApusError) in
+        let outcome = await carryOut(device, due: due, .write) { number throws(ApusError) in
             try await sessions.app(device, 0).writeProperty(
                 of: sessions.devices[device].id, path: "ProUser.mark.val", json: "\(number)")
         }
@@ -121,28 +138,49 @@ final class PropertyLoad: Sendable {
     }
 
     private func alarm(_ device: Int, due: MonotonicTime) async -> Outcome {
-        await carryOut(device, due: due, isAlarm: true) { number throws(ApusError) in
+        await carryOut(device, due: due, .alarm) { number throws(ApusError) in
             try await sessions.devices[device].session.reportEvent("alarm", json: "\(number)")
         }
     }
 
+    /// Invites an account to use the device, and withdraws the invitation afterwards.
+    private func changeRight(_ device: Int, due: MonotonicTime) async -> Outcome {
+        await turns[device].take()
+        let (app, id) = (sessions.app(device, 0), sessions.devices[device].id)
+        let outcome = await carryOut(device, due: due, .right) { number throws(ApusError) in
+            _ = try await app.share(id, with: Self.guest(number), control: false)
+        }
+        try? await LoadSessions.repeated { () throws(ApusError) in
+            try await app.unshare(id, with: Self.guest(outcome.number))
+        }
+        await turns[device].leave()
+        return outcome
+    }
+
+    private static func guest(_ number: Int) -> AccountID { AccountID(unchecked: "guest-\(number)") }
+
     private func carryOut(
-        _ device: Int, due: MonotonicTime, isAlarm: Bool, _ body: (Int) async throws(ApusError) -> Void
+        _ device: Int, due: MonotonicTime, _ kind: Kind, _ body: (Int) async throws(ApusError) -> Void
     ) async -> Outcome {
         let number = numbers.wrappingAdd(1, ordering: .relaxed).newValue
         var failure: ApusError?
         do throws(ApusError) { try await body(number) } catch { failure = error }
         return Outcome(
-            device: device, number: number, isAlarm: isAlarm, milliseconds: (.now() - due).milliseconds,
+            device: device, number: number, kind: kind, milliseconds: (.now() - due).milliseconds,
             error: failure)
     }
 
-    /// Writes at fixed times; of this many writes, one is an alarm (0: none).
-    func run(rate: Double, seconds: Double, alarmEach: Int) async -> [Outcome] {
+    /// Makes requests at fixed times.
+    func run(rate: Double, seconds: Double, _ mix: Mix) async -> [Outcome] {
         await OpenLoop.run(rate: rate, seconds: seconds) { number, due in
-            let device = number % self.sessions.devices.count
-            guard alarmEach == 0 || number % alarmEach != 0 else { return await self.alarm(device, due: due) }
-            return await self.write(device, due: due)
+            // One more after each round, so that the kinds of requests go around all devices.
+            let count = self.sessions.devices.count
+            let device = (number + number / count) % count
+            switch mix.kind(of: number) {
+            case .write: return await self.write(device, due: due)
+            case .alarm: return await self.alarm(device, due: due)
+            case .right: return await self.changeRight(device, due: due)
+            }
         }
     }
 
@@ -154,22 +192,40 @@ final class PropertyLoad: Sendable {
     func check(_ outcomes: [Outcome]) async throws -> [(String, String, Double)] {
         // What is still on its way arrives.
         try await Task.sleep(for: .seconds(5))
-        let (changes, alarms) = (ledger.changes.withLock { $0 }, ledger.alarms.withLock { $0 })
-        let written = outcomes.filter { !$0.isAlarm && $0.error == nil }
-        let raised = outcomes.filter { $0.isAlarm && $0.error == nil }
+        let (changes, events) = (ledger.changes.withLock { $0 }, ledger.events.withLock { $0 })
+        func acknowledged(_ kind: Kind) -> [Outcome] { outcomes.filter { $0.kind == kind && $0.error == nil } }
+        // Of each acknowledged request, the subscribers that have not received its event.
+        func lost(_ kind: Kind) -> Double {
+            let misses = acknowledged(kind).map { outcome in
+                events.indices.count {
+                    $0 % LoadSessions.accountCount == outcome.device % LoadSessions.accountCount
+                        && events[$0].counts[outcome.number] == nil
+                }
+            }
+            return Double(misses.reduce(0, +))
+        }
+        let written = acknowledged(.write)
         let times = outcomes.map(\.milliseconds)
         for (text, count) in Dictionary(grouping: outcomes.compactMap(\.error), by: \.description) {
             BenchScope.say("\(count.count) failed: \(text)")
         }
         return [
-            ("writes", "writes", Double(outcomes.count { !$0.isAlarm })),
-            ("alarms", "alarms", Double(outcomes.count(where: \.isAlarm))),
+            ("writes", "writes", Double(outcomes.count { $0.kind == .write })),
+            ("alarms", "alarms", Double(outcomes.count { $0.kind == .alarm })),
+            ("changes of rights", "rights", Double(outcomes.count { $0.kind == .right })),
             ("failed", "failed", Double(outcomes.count { $0.error != nil })),
             ("changes without an event", "lost", Double(written.count { changes[$0.device].counts[$0.number] == nil })),
             ("changes with two events", "twice", Double(changes.reduce(0) { $0 + $1.counts.count { $0.value > 1 } })),
-            ("alarms without an event", "alarms_lost", Double(raised.count { alarms[$0.number] == nil })),
-            ("alarms with two events", "alarms_twice", Double(alarms.count { $0.value > 1 })),
-            ("events that say that others are missing", "missed", Double(changes.reduce(0) { $0 + $1.missed })),
+            ("alarms without an event, of each subscriber", "alarms_lost", lost(.alarm)),
+            ("changes of rights without an event, of each subscriber", "rights_lost", lost(.right)),
+            (
+                "alarms and changes of rights with two events, of each subscriber", "events_twice",
+                Double(events.reduce(0) { $0 + $1.counts.count { $0.value > 1 } })
+            ),
+            (
+                "events that say that others are missing", "missed",
+                Double((changes + events).reduce(0) { $0 + $1.missed })
+            ),
             ("events out of order", "unordered", Double(changes.reduce(0) { $0 + $1.unordered })),
             ("p50, ms", "p50_ms", FailoverResult.quantile(times, 0.5) ?? 0),
             ("p99, ms", "p99_ms", FailoverResult.quantile(times, 0.99) ?? 0),
@@ -179,6 +235,20 @@ final class PropertyLoad: Sendable {
 }
 
 extension PropertyLoad.Received {
+    fileprivate mutating func note(_ event: ClientSession.TopicEvent<ClientAccountEvent>) {
+        if event.missed { missed += 1 }
+        let message = event.message
+        switch (message.topic, message.name) {
+        case (.alarm, _): if let number = Int(message.json) { counts[number, default: 0] += 1 }
+        case (.share, "invited"):
+            // Such as {"account":"guest-7","control":false}.
+            let object = try? JSONSerialization.jsonObject(with: Data(message.json.utf8)) as? [String: Any]
+            let name = object?["account"] as? String
+            if let number = name?.split(separator: "-").last.flatMap({ Int($0) }) { counts[number, default: 0] += 1 }
+        default: break
+        }
+    }
+
     fileprivate mutating func note(_ event: ClientSession.TopicEvent<ClientPropertyChanged>) {
         if event.missed { missed += 1 }
         if event.message.version <= version { unordered += 1 }

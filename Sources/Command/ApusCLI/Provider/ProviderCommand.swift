@@ -1,6 +1,7 @@
 import ApusCore
 import ApusProvider
 import ApusSphinx
+import ApusWyoming
 import ArgumentParser
 import Logging
 import UnixSignals
@@ -13,9 +14,9 @@ struct ProviderCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "provider", abstract: "Run a speech provider: a Wyoming server with built-in engines.",
         discussion: """
-            The provider recognizes sentences of a grammar with PocketSphinx, and speaks with eSpeak NG. Debian has both: \
-            libpocketsphinx3, pocketsphinx-en-us and espeak-ng. It ends with code \(replacedCode) when --utterances-max \
-            or --memory-max is reached, after what is running; a supervisor should start it again.
+            The provider recognizes sentences of a grammar with PocketSphinx, and speaks with eSpeak NG. Debian has \
+            both: libpocketsphinx3, pocketsphinx-en-us and espeak-ng. It ends with code \(replacedCode) when \
+            --utterances-max or --memory-max is reached, after what is running; a supervisor should start it again.
             """)
 
     @Option(help: "Listen at unix:PATH or tcp:HOST:PORT; HOST is a loopback address.")
@@ -65,7 +66,7 @@ struct ProviderCommand: AsyncParsableCommand {
         var limits = ProviderLimits()
         (limits.utterancesRunningMax, limits.utterancesWaitingMax) = (utterances, utterancesWaiting)
         (limits.connectionsMax, limits.utterancesMax, limits.memoryMax) = (connectionsMax, utterancesMax, memoryMax)
-        let address = try ProviderAddress(listen)
+        let address = try WyomingAddress(listen)
         let speech = noSpeech ? nil : try SpeechEngine(program: espeak)
         let recognition =
             noRecognition

@@ -71,6 +71,14 @@ package final class EntityRuntime: Sendable {
             reminded: recordedReminders.noted, outbox: receiver == nil ? nil : outbox)
     }
 
+    /// The outbox of a kind whose entities write their records themselves. Call before the first message arrives.
+    ///
+    /// - Parameter receiver: delivers what the entities add.
+    package func outbox(of kind: EntityKind, to receiver: any OutboxReceiver) -> OwnedOutbox {
+        outbox.use(kind, receiver)
+        return OwnedOutbox(recorded, outbox)
+    }
+
     /// Delivers reminders and outbox entries until it is cancelled.
     package func run() async {
         await withDiscardingTaskGroup { group in

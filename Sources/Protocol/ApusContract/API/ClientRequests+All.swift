@@ -109,5 +109,13 @@ public enum ClientRequests {
         ClientGetVoiceHomeRequest.info,
         ClientPutVoiceHomeRequest.info,
         ClientSendDialogEventRequest.info,
+        ClientListenRequest.info,
+        ClientTapDialogRequest.info,
+        ClientSpokenDialogRequest.info,
+        ClientWakeDialogRequest.info,
+        ClientSynchronizeDialogRequest.info,
+        ClientGetAuthorizationRequest.info,
+        ClientApproveAuthorizationRequest.info,
+        ClientRefuseAuthorizationRequest.info,
     ]
 }

@@ -7,7 +7,7 @@ extension ClientSayRequest: ClientRequestMessage {
             170, "dialogs.say", .post("/v1/devices/{device}/say"), roles: [.app, .device], isIdempotent: false,
             fields: [
                 "device": .identifier, "text": FieldRule(isRequired: true), "language": .optionalIdentifier,
-                "id": .sentence, "context": .optionalJSON,
+                "id": .sentence, "context": .optionalJSON, "heard": .sentence,
             ],
             "Say a sentence to a device, and get the reply.")
     }
@@ -59,6 +59,46 @@ extension ClientSendDialogEventRequest: ClientRequestMessage {
                 "context": .optionalJSON, "id": .sentence,
             ],
             "Send a custom event of this device to the skill of its home.")
+    }
+}
+
+extension ClientTapDialogRequest: ClientRequestMessage {
+    public typealias Reply = ClientDialog
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            180, "dialogs.tap", .post("/v1/devices/{device}/tap"), roles: [.app, .device], isIdempotent: false,
+            fields: ["device": .identifier, "id": .sentence, "language": .optionalIdentifier],
+            "Let a device listen to a person from now on.")
+    }
+}
+
+extension ClientSpokenDialogRequest: ClientRequestMessage {
+    public typealias Reply = ClientDialog
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            181, "dialogs.spoken", .post("/v1/devices/{device}/spoken"), roles: [.app, .device],
+            fields: ["id": .sentence, "device": .identifier],
+            "Report that the whole reply to a sentence has been given.")
+    }
+}
+
+extension ClientWakeDialogRequest: ClientRequestMessage {
+    public typealias Reply = ClientWakeDialogResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            182, "dialogs.wake", roles: .device, isIdempotent: false,
+            fields: ["id": .sentence, "phrase": FieldRule(), "language": .optionalIdentifier],
+            "Report that this device has heard a wake phrase. If several of a room have, one of them listens.")
+    }
+}
+
+extension ClientSynchronizeDialogRequest: ClientRequestMessage {
+    public typealias Reply = ClientSynchronizeDialogResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            183, "dialogs.synchronize", roles: .device,
+            fields: ["state": .optionalIdentifier, "context": .optionalJSON, "alerts": FieldRule()],
+            "Report what this device does, once after each connection. Events are refused before.")
     }
 }
 

@@ -115,8 +115,11 @@ public nonisolated enum ClientDialogOutcome: SwiftProtobuf.Enum, Swift.CaseItera
   /// understood, and not done
   case refused // = 6
 
-  /// another sentence or a stop came first
+  /// another sentence, a tap or a stop came first
   case interrupted // = 7
+
+  /// the device has listened, and no sentence came
+  case nothingHeard // = 8
   case UNRECOGNIZED(Int)
 
   public init() {
@@ -133,6 +136,7 @@ public nonisolated enum ClientDialogOutcome: SwiftProtobuf.Enum, Swift.CaseItera
     case 5: self = .notUnderstood
     case 6: self = .refused
     case 7: self = .interrupted
+    case 8: self = .nothingHeard
     default: self = .UNRECOGNIZED(rawValue)
     }
   }
@@ -147,6 +151,7 @@ public nonisolated enum ClientDialogOutcome: SwiftProtobuf.Enum, Swift.CaseItera
     case .notUnderstood: return 5
     case .refused: return 6
     case .interrupted: return 7
+    case .nothingHeard: return 8
     case .UNRECOGNIZED(let i): return i
     }
   }
@@ -161,6 +166,7 @@ public nonisolated enum ClientDialogOutcome: SwiftProtobuf.Enum, Swift.CaseItera
     .notUnderstood,
     .refused,
     .interrupted,
+    .nothingHeard,
   ]
 
 }
@@ -356,40 +362,61 @@ public nonisolated struct ClientDialogTurn: Sendable {
 
   public var endedMs: Int64 = 0
 
+  /// The id of the listening that has heard it; empty: it was typed.
+  public var heard: String = String()
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
 }
 
 /// Event 7: the dialog of a device has changed
-public nonisolated struct ClientDialogChanged: Sendable {
+public nonisolated struct ClientDialogChanged: @unchecked Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  public var device: String = String()
+  public var device: String {
+    get {_storage._device}
+    set {_uniqueStorage()._device = newValue}
+  }
 
-  public var version: UInt64 = 0
+  public var version: UInt64 {
+    get {_storage._version}
+    set {_uniqueStorage()._version = newValue}
+  }
 
-  public var previousVersion: UInt64 = 0
+  public var previousVersion: UInt64 {
+    get {_storage._previousVersion}
+    set {_uniqueStorage()._previousVersion = newValue}
+  }
 
   /// The phases that it went through since the previous version; the last one is where it is.
-  public var phases: [ClientDialogPhase] = []
+  public var phases: [ClientDialogPhase] {
+    get {_storage._phases}
+    set {_uniqueStorage()._phases = newValue}
+  }
 
   public var turn: ClientDialogTurn {
-    get {_turn ?? ClientDialogTurn()}
-    set {_turn = newValue}
+    get {_storage._turn ?? ClientDialogTurn()}
+    set {_uniqueStorage()._turn = newValue}
   }
   /// Returns true if `turn` has been explicitly set.
-  public var hasTurn: Bool {self._turn != nil}
+  public var hasTurn: Bool {_storage._turn != nil}
   /// Clears the value of `turn`. Subsequent reads from it will return its default value.
-  public mutating func clearTurn() {self._turn = nil}
+  public mutating func clearTurn() {_uniqueStorage()._turn = nil}
+
+  /// The id of the listening that has begun or ended; empty: none.
+  public var listening: String {
+    get {_storage._listening}
+    set {_uniqueStorage()._listening = newValue}
+  }
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
 
-  fileprivate var _turn: ClientDialogTurn? = nil
+  fileprivate var _storage = _StorageClass.defaultInstance
 }
 
 public nonisolated struct ClientSayRequest: Sendable {
@@ -411,6 +438,9 @@ public nonisolated struct ClientSayRequest: Sendable {
 
   /// What the device shows and plays, for the skill (VA-12): a JSON array of {"header":…,"payload":…}; may be empty.
   public var context: String = String()
+
+  /// The id of the listening that has heard it. If that is over, the sentence is refused with 10030. Empty: it was typed.
+  public var heard: String = String()
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -446,6 +476,11 @@ public nonisolated struct ClientDialog: Sendable {
   /// The end of the time in which the question of the newest turn can be answered, in Unix milliseconds. 0: there is none.
   public var questionEndsMs: Int64 = 0
 
+  /// In the phase LISTENING: its id, and its end in Unix milliseconds.
+  public var listening: String = String()
+
+  public var listeningEndsMs: Int64 = 0
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -462,6 +497,146 @@ public nonisolated struct ClientStopDialogRequest: Sendable {
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
+}
+
+/// The device listens from now on (VA-7). What the dialog did before is interrupted
+public nonisolated struct ClientTapDialogRequest: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  public var device: String = String()
+
+  /// 32 hexadecimal digits, chosen by the client: a repetition has no effect. Empty: chosen by the cluster.
+  public var id: String = String()
+
+  /// As SayRequest.language.
+  public var language: String = String()
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+/// A device has heard a wake phrase. If several devices of a room have heard it, one of them listens
+public nonisolated struct ClientWakeDialogRequest: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// 32 hexadecimal digits, chosen by the device: a repetition is answered alike.
+  public var id: String = String()
+
+  /// The phrase that was heard.
+  public var phrase: String = String()
+
+  /// The ratio of signal to noise, and the energy, in decibel. The larger ratio wins, then the larger energy.
+  public var signalToNoiseDb: Double = 0
+
+  public var energyDb: Double = 0
+
+  /// The time since the end of the phrase, in milliseconds.
+  public var sinceMs: UInt32 = 0
+
+  /// As SayRequest.language.
+  public var language: String = String()
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+public nonisolated struct ClientWakeDialogResponse: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// The device listens. Otherwise another one of the room does.
+  public var isListening: Bool = false
+
+  /// The device that listens; empty: none, because the dialog was stopped meanwhile.
+  public var winner: String = String()
+
+  /// The dialog of this device.
+  public var dialog: ClientDialog {
+    get {_dialog ?? ClientDialog()}
+    set {_dialog = newValue}
+  }
+  /// Returns true if `dialog` has been explicitly set.
+  public var hasDialog: Bool {self._dialog != nil}
+  /// Clears the value of `dialog`. Subsequent reads from it will return its default value.
+  public mutating func clearDialog() {self._dialog = nil}
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+
+  fileprivate var _dialog: ClientDialog? = nil
+}
+
+/// A device has given the whole reply to a sentence. If the reply is a question to a person who talks to the device, it
+/// listens again
+public nonisolated struct ClientSpokenDialogRequest: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// The id of the sentence.
+  public var id: String = String()
+
+  public var device: String = String()
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+/// A device says what it does, after each connection (VA-15). Events are refused with 10040 before
+public nonisolated struct ClientSynchronizeDialogRequest: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// What the dialog does at the device: UDISCONNECT, PENDING, IDLE, LISTENING, THINKING, SPERAKER or FINISH, or their
+  /// correct spellings. A dialog that listens or speaks at the cluster only is ended. Empty: IDLE.
+  public var state: String = String()
+
+  /// As SayRequest.context: what the device shows and plays.
+  public var context: String = String()
+
+  /// The numbers of the timers that ring at the device.
+  public var alerts: [UInt32] = []
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+public nonisolated struct ClientSynchronizeDialogResponse: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  public var dialog: ClientDialog {
+    get {_dialog ?? ClientDialog()}
+    set {_dialog = newValue}
+  }
+  /// Returns true if `dialog` has been explicitly set.
+  public var hasDialog: Bool {self._dialog != nil}
+  /// Clears the value of `dialog`. Subsequent reads from it will return its default value.
+  public mutating func clearDialog() {self._dialog = nil}
+
+  /// Those of the alerts that do not ring any more: the device ends them.
+  public var endedAlerts: [UInt32] = []
+
+  /// The numbers of the timers that ring, and that the device has not named: it begins them.
+  public var ringingAlerts: [UInt32] = []
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+
+  fileprivate var _dialog: ClientDialog? = nil
 }
 
 /// A custom event of a device for the skill of its home (VA-11)
@@ -596,6 +771,12 @@ public nonisolated struct ClientVoiceHome: Sendable {
   /// custom events of devices. Empty: none.
   public var skill: String = String()
 
+  /// A server of the integrator that sees each sentence before it is read, and may answer or rewrite it. Empty: none.
+  public var before: String = String()
+
+  /// A server of the integrator that sees each reply, and may replace it. Empty: none.
+  public var after: String = String()
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -644,7 +825,7 @@ nonisolated extension ClientDialogPhase: SwiftProtobuf._ProtoNameProviding {
 }
 
 nonisolated extension ClientDialogOutcome: SwiftProtobuf._ProtoNameProviding {
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0DIALOG_OUTCOME_UNSPECIFIED\0\u{1}DIALOG_OUTCOME_DONE\0\u{1}DIALOG_OUTCOME_WAITING\0\u{1}DIALOG_OUTCOME_FAILED\0\u{1}DIALOG_OUTCOME_ASKED\0\u{1}DIALOG_OUTCOME_NOT_UNDERSTOOD\0\u{1}DIALOG_OUTCOME_REFUSED\0\u{1}DIALOG_OUTCOME_INTERRUPTED\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0DIALOG_OUTCOME_UNSPECIFIED\0\u{1}DIALOG_OUTCOME_DONE\0\u{1}DIALOG_OUTCOME_WAITING\0\u{1}DIALOG_OUTCOME_FAILED\0\u{1}DIALOG_OUTCOME_ASKED\0\u{1}DIALOG_OUTCOME_NOT_UNDERSTOOD\0\u{1}DIALOG_OUTCOME_REFUSED\0\u{1}DIALOG_OUTCOME_INTERRUPTED\0\u{1}DIALOG_OUTCOME_NOTHING_HEARD\0")
 }
 
 nonisolated extension ClientDialogResult: SwiftProtobuf._ProtoNameProviding {
@@ -757,7 +938,7 @@ nonisolated extension ClientDialogStep: SwiftProtobuf.Message, SwiftProtobuf._Me
 
 nonisolated extension ClientDialogTurn: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".DialogTurn"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}text\0\u{1}language\0\u{1}intent\0\u{1}slots\0\u{1}sentence\0\u{1}steps\0\u{1}outcome\0\u{1}reply\0\u{3}began_ms\0\u{3}ended_ms\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}text\0\u{1}language\0\u{1}intent\0\u{1}slots\0\u{1}sentence\0\u{1}steps\0\u{1}outcome\0\u{1}reply\0\u{3}began_ms\0\u{3}ended_ms\0\u{1}heard\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -776,6 +957,7 @@ nonisolated extension ClientDialogTurn: SwiftProtobuf.Message, SwiftProtobuf._Me
       case 9: try { try decoder.decodeSingularStringField(value: &self.reply) }()
       case 10: try { try decoder.decodeSingularInt64Field(value: &self.beganMs) }()
       case 11: try { try decoder.decodeSingularInt64Field(value: &self.endedMs) }()
+      case 12: try { try decoder.decodeSingularStringField(value: &self.heard) }()
       default: break
       }
     }
@@ -815,6 +997,9 @@ nonisolated extension ClientDialogTurn: SwiftProtobuf.Message, SwiftProtobuf._Me
     if self.endedMs != 0 {
       try visitor.visitSingularInt64Field(value: self.endedMs, fieldNumber: 11)
     }
+    if !self.heard.isEmpty {
+      try visitor.visitSingularStringField(value: self.heard, fieldNumber: 12)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -830,6 +1015,7 @@ nonisolated extension ClientDialogTurn: SwiftProtobuf.Message, SwiftProtobuf._Me
     if lhs.reply != rhs.reply {return false}
     if lhs.beganMs != rhs.beganMs {return false}
     if lhs.endedMs != rhs.endedMs {return false}
+    if lhs.heard != rhs.heard {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -837,53 +1023,104 @@ nonisolated extension ClientDialogTurn: SwiftProtobuf.Message, SwiftProtobuf._Me
 
 nonisolated extension ClientDialogChanged: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".DialogChanged"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}version\0\u{3}previous_version\0\u{1}phases\0\u{1}turn\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}version\0\u{3}previous_version\0\u{1}phases\0\u{1}turn\0\u{1}listening\0")
+
+  fileprivate class _StorageClass {
+    var _device: String = String()
+    var _version: UInt64 = 0
+    var _previousVersion: UInt64 = 0
+    var _phases: [ClientDialogPhase] = []
+    var _turn: ClientDialogTurn? = nil
+    var _listening: String = String()
+
+      // This property is used as the initial default value for new instances of the type.
+      // The type itself is protecting the reference to its storage via CoW semantics.
+      // This will force a copy to be made of this reference when the first mutation occurs;
+      // hence, it is safe to mark this as `nonisolated(unsafe)`.
+      static nonisolated(unsafe) let defaultInstance = _StorageClass()
+
+    private init() {}
+
+    init(copying source: _StorageClass) {
+      _device = source._device
+      _version = source._version
+      _previousVersion = source._previousVersion
+      _phases = source._phases
+      _turn = source._turn
+      _listening = source._listening
+    }
+  }
+
+  fileprivate mutating func _uniqueStorage() -> _StorageClass {
+    if !isKnownUniquelyReferenced(&_storage) {
+      _storage = _StorageClass(copying: _storage)
+    }
+    return _storage
+  }
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
-    while let fieldNumber = try decoder.nextFieldNumber() {
-      // The use of inline closures is to circumvent an issue where the compiler
-      // allocates stack space for every case branch when no optimizations are
-      // enabled. https://github.com/apple/swift-protobuf/issues/1034
-      switch fieldNumber {
-      case 1: try { try decoder.decodeSingularStringField(value: &self.device) }()
-      case 2: try { try decoder.decodeSingularUInt64Field(value: &self.version) }()
-      case 3: try { try decoder.decodeSingularUInt64Field(value: &self.previousVersion) }()
-      case 4: try { try decoder.decodeRepeatedEnumField(value: &self.phases) }()
-      case 5: try { try decoder.decodeSingularMessageField(value: &self._turn) }()
-      default: break
+    _ = _uniqueStorage()
+    try withExtendedLifetime(_storage) { (_storage: _StorageClass) in
+      while let fieldNumber = try decoder.nextFieldNumber() {
+        // The use of inline closures is to circumvent an issue where the compiler
+        // allocates stack space for every case branch when no optimizations are
+        // enabled. https://github.com/apple/swift-protobuf/issues/1034
+        switch fieldNumber {
+        case 1: try { try decoder.decodeSingularStringField(value: &_storage._device) }()
+        case 2: try { try decoder.decodeSingularUInt64Field(value: &_storage._version) }()
+        case 3: try { try decoder.decodeSingularUInt64Field(value: &_storage._previousVersion) }()
+        case 4: try { try decoder.decodeRepeatedEnumField(value: &_storage._phases) }()
+        case 5: try { try decoder.decodeSingularMessageField(value: &_storage._turn) }()
+        case 6: try { try decoder.decodeSingularStringField(value: &_storage._listening) }()
+        default: break
+        }
       }
     }
   }
 
   public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
-    // The use of inline closures is to circumvent an issue where the compiler
-    // allocates stack space for every if/case branch local when no optimizations
-    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
-    // https://github.com/apple/swift-protobuf/issues/1182
-    if !self.device.isEmpty {
-      try visitor.visitSingularStringField(value: self.device, fieldNumber: 1)
+    try withExtendedLifetime(_storage) { (_storage: _StorageClass) in
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every if/case branch local when no optimizations
+      // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+      // https://github.com/apple/swift-protobuf/issues/1182
+      if !_storage._device.isEmpty {
+        try visitor.visitSingularStringField(value: _storage._device, fieldNumber: 1)
+      }
+      if _storage._version != 0 {
+        try visitor.visitSingularUInt64Field(value: _storage._version, fieldNumber: 2)
+      }
+      if _storage._previousVersion != 0 {
+        try visitor.visitSingularUInt64Field(value: _storage._previousVersion, fieldNumber: 3)
+      }
+      if !_storage._phases.isEmpty {
+        try visitor.visitPackedEnumField(value: _storage._phases, fieldNumber: 4)
+      }
+      try { if let v = _storage._turn {
+        try visitor.visitSingularMessageField(value: v, fieldNumber: 5)
+      } }()
+      if !_storage._listening.isEmpty {
+        try visitor.visitSingularStringField(value: _storage._listening, fieldNumber: 6)
+      }
     }
-    if self.version != 0 {
-      try visitor.visitSingularUInt64Field(value: self.version, fieldNumber: 2)
-    }
-    if self.previousVersion != 0 {
-      try visitor.visitSingularUInt64Field(value: self.previousVersion, fieldNumber: 3)
-    }
-    if !self.phases.isEmpty {
-      try visitor.visitPackedEnumField(value: self.phases, fieldNumber: 4)
-    }
-    try { if let v = self._turn {
-      try visitor.visitSingularMessageField(value: v, fieldNumber: 5)
-    } }()
     try unknownFields.traverse(visitor: &visitor)
   }
 
   public static func ==(lhs: ClientDialogChanged, rhs: ClientDialogChanged) -> Bool {
-    if lhs.device != rhs.device {return false}
-    if lhs.version != rhs.version {return false}
-    if lhs.previousVersion != rhs.previousVersion {return false}
-    if lhs.phases != rhs.phases {return false}
-    if lhs._turn != rhs._turn {return false}
+    if lhs._storage !== rhs._storage {
+      let storagesAreEqual: Bool = withExtendedLifetime((lhs._storage, rhs._storage)) { (_args: (_StorageClass, _StorageClass)) in
+        let _storage = _args.0
+        let rhs_storage = _args.1
+        if _storage._device != rhs_storage._device {return false}
+        if _storage._version != rhs_storage._version {return false}
+        if _storage._previousVersion != rhs_storage._previousVersion {return false}
+        if _storage._phases != rhs_storage._phases {return false}
+        if _storage._turn != rhs_storage._turn {return false}
+        if _storage._listening != rhs_storage._listening {return false}
+        return true
+      }
+      if !storagesAreEqual {return false}
+    }
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -891,7 +1128,7 @@ nonisolated extension ClientDialogChanged: SwiftProtobuf.Message, SwiftProtobuf.
 
 nonisolated extension ClientSayRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".SayRequest"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}text\0\u{1}language\0\u{1}id\0\u{1}context\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}text\0\u{1}language\0\u{1}id\0\u{1}context\0\u{1}heard\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -904,6 +1141,7 @@ nonisolated extension ClientSayRequest: SwiftProtobuf.Message, SwiftProtobuf._Me
       case 3: try { try decoder.decodeSingularStringField(value: &self.language) }()
       case 4: try { try decoder.decodeSingularStringField(value: &self.id) }()
       case 5: try { try decoder.decodeSingularStringField(value: &self.context) }()
+      case 6: try { try decoder.decodeSingularStringField(value: &self.heard) }()
       default: break
       }
     }
@@ -925,6 +1163,9 @@ nonisolated extension ClientSayRequest: SwiftProtobuf.Message, SwiftProtobuf._Me
     if !self.context.isEmpty {
       try visitor.visitSingularStringField(value: self.context, fieldNumber: 5)
     }
+    if !self.heard.isEmpty {
+      try visitor.visitSingularStringField(value: self.heard, fieldNumber: 6)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -934,6 +1175,7 @@ nonisolated extension ClientSayRequest: SwiftProtobuf.Message, SwiftProtobuf._Me
     if lhs.language != rhs.language {return false}
     if lhs.id != rhs.id {return false}
     if lhs.context != rhs.context {return false}
+    if lhs.heard != rhs.heard {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -971,7 +1213,7 @@ nonisolated extension ClientGetDialogRequest: SwiftProtobuf.Message, SwiftProtob
 
 nonisolated extension ClientDialog: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Dialog"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}phase\0\u{1}version\0\u{1}turns\0\u{3}question_ends_ms\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}phase\0\u{1}version\0\u{1}turns\0\u{3}question_ends_ms\0\u{1}listening\0\u{3}listening_ends_ms\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -984,6 +1226,8 @@ nonisolated extension ClientDialog: SwiftProtobuf.Message, SwiftProtobuf._Messag
       case 3: try { try decoder.decodeSingularUInt64Field(value: &self.version) }()
       case 4: try { try decoder.decodeRepeatedMessageField(value: &self.turns) }()
       case 5: try { try decoder.decodeSingularInt64Field(value: &self.questionEndsMs) }()
+      case 6: try { try decoder.decodeSingularStringField(value: &self.listening) }()
+      case 7: try { try decoder.decodeSingularInt64Field(value: &self.listeningEndsMs) }()
       default: break
       }
     }
@@ -1005,6 +1249,12 @@ nonisolated extension ClientDialog: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if self.questionEndsMs != 0 {
       try visitor.visitSingularInt64Field(value: self.questionEndsMs, fieldNumber: 5)
     }
+    if !self.listening.isEmpty {
+      try visitor.visitSingularStringField(value: self.listening, fieldNumber: 6)
+    }
+    if self.listeningEndsMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.listeningEndsMs, fieldNumber: 7)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -1014,6 +1264,8 @@ nonisolated extension ClientDialog: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if lhs.version != rhs.version {return false}
     if lhs.turns != rhs.turns {return false}
     if lhs.questionEndsMs != rhs.questionEndsMs {return false}
+    if lhs.listening != rhs.listening {return false}
+    if lhs.listeningEndsMs != rhs.listeningEndsMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1044,6 +1296,264 @@ nonisolated extension ClientStopDialogRequest: SwiftProtobuf.Message, SwiftProto
 
   public static func ==(lhs: ClientStopDialogRequest, rhs: ClientStopDialogRequest) -> Bool {
     if lhs.device != rhs.device {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClientTapDialogRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".TapDialogRequest"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}id\0\u{1}language\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.device) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.id) }()
+      case 3: try { try decoder.decodeSingularStringField(value: &self.language) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.device.isEmpty {
+      try visitor.visitSingularStringField(value: self.device, fieldNumber: 1)
+    }
+    if !self.id.isEmpty {
+      try visitor.visitSingularStringField(value: self.id, fieldNumber: 2)
+    }
+    if !self.language.isEmpty {
+      try visitor.visitSingularStringField(value: self.language, fieldNumber: 3)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClientTapDialogRequest, rhs: ClientTapDialogRequest) -> Bool {
+    if lhs.device != rhs.device {return false}
+    if lhs.id != rhs.id {return false}
+    if lhs.language != rhs.language {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClientWakeDialogRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".WakeDialogRequest"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}phrase\0\u{3}signal_to_noise_db\0\u{3}energy_db\0\u{3}since_ms\0\u{1}language\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.id) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.phrase) }()
+      case 3: try { try decoder.decodeSingularDoubleField(value: &self.signalToNoiseDb) }()
+      case 4: try { try decoder.decodeSingularDoubleField(value: &self.energyDb) }()
+      case 5: try { try decoder.decodeSingularUInt32Field(value: &self.sinceMs) }()
+      case 6: try { try decoder.decodeSingularStringField(value: &self.language) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.id.isEmpty {
+      try visitor.visitSingularStringField(value: self.id, fieldNumber: 1)
+    }
+    if !self.phrase.isEmpty {
+      try visitor.visitSingularStringField(value: self.phrase, fieldNumber: 2)
+    }
+    if self.signalToNoiseDb.bitPattern != 0 {
+      try visitor.visitSingularDoubleField(value: self.signalToNoiseDb, fieldNumber: 3)
+    }
+    if self.energyDb.bitPattern != 0 {
+      try visitor.visitSingularDoubleField(value: self.energyDb, fieldNumber: 4)
+    }
+    if self.sinceMs != 0 {
+      try visitor.visitSingularUInt32Field(value: self.sinceMs, fieldNumber: 5)
+    }
+    if !self.language.isEmpty {
+      try visitor.visitSingularStringField(value: self.language, fieldNumber: 6)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClientWakeDialogRequest, rhs: ClientWakeDialogRequest) -> Bool {
+    if lhs.id != rhs.id {return false}
+    if lhs.phrase != rhs.phrase {return false}
+    if lhs.signalToNoiseDb != rhs.signalToNoiseDb {return false}
+    if lhs.energyDb != rhs.energyDb {return false}
+    if lhs.sinceMs != rhs.sinceMs {return false}
+    if lhs.language != rhs.language {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClientWakeDialogResponse: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".WakeDialogResponse"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{3}is_listening\0\u{1}winner\0\u{1}dialog\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularBoolField(value: &self.isListening) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.winner) }()
+      case 3: try { try decoder.decodeSingularMessageField(value: &self._dialog) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
+    if self.isListening != false {
+      try visitor.visitSingularBoolField(value: self.isListening, fieldNumber: 1)
+    }
+    if !self.winner.isEmpty {
+      try visitor.visitSingularStringField(value: self.winner, fieldNumber: 2)
+    }
+    try { if let v = self._dialog {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 3)
+    } }()
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClientWakeDialogResponse, rhs: ClientWakeDialogResponse) -> Bool {
+    if lhs.isListening != rhs.isListening {return false}
+    if lhs.winner != rhs.winner {return false}
+    if lhs._dialog != rhs._dialog {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClientSpokenDialogRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".SpokenDialogRequest"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}device\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.id) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.device) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.id.isEmpty {
+      try visitor.visitSingularStringField(value: self.id, fieldNumber: 1)
+    }
+    if !self.device.isEmpty {
+      try visitor.visitSingularStringField(value: self.device, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClientSpokenDialogRequest, rhs: ClientSpokenDialogRequest) -> Bool {
+    if lhs.id != rhs.id {return false}
+    if lhs.device != rhs.device {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClientSynchronizeDialogRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".SynchronizeDialogRequest"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}state\0\u{1}context\0\u{1}alerts\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.state) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.context) }()
+      case 3: try { try decoder.decodeRepeatedUInt32Field(value: &self.alerts) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.state.isEmpty {
+      try visitor.visitSingularStringField(value: self.state, fieldNumber: 1)
+    }
+    if !self.context.isEmpty {
+      try visitor.visitSingularStringField(value: self.context, fieldNumber: 2)
+    }
+    if !self.alerts.isEmpty {
+      try visitor.visitPackedUInt32Field(value: self.alerts, fieldNumber: 3)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClientSynchronizeDialogRequest, rhs: ClientSynchronizeDialogRequest) -> Bool {
+    if lhs.state != rhs.state {return false}
+    if lhs.context != rhs.context {return false}
+    if lhs.alerts != rhs.alerts {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClientSynchronizeDialogResponse: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".SynchronizeDialogResponse"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}dialog\0\u{3}ended_alerts\0\u{3}ringing_alerts\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularMessageField(value: &self._dialog) }()
+      case 2: try { try decoder.decodeRepeatedUInt32Field(value: &self.endedAlerts) }()
+      case 3: try { try decoder.decodeRepeatedUInt32Field(value: &self.ringingAlerts) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
+    try { if let v = self._dialog {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 1)
+    } }()
+    if !self.endedAlerts.isEmpty {
+      try visitor.visitPackedUInt32Field(value: self.endedAlerts, fieldNumber: 2)
+    }
+    if !self.ringingAlerts.isEmpty {
+      try visitor.visitPackedUInt32Field(value: self.ringingAlerts, fieldNumber: 3)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClientSynchronizeDialogResponse, rhs: ClientSynchronizeDialogResponse) -> Bool {
+    if lhs._dialog != rhs._dialog {return false}
+    if lhs.endedAlerts != rhs.endedAlerts {return false}
+    if lhs.ringingAlerts != rhs.ringingAlerts {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1281,7 +1791,7 @@ nonisolated extension ClientVoiceDevice: SwiftProtobuf.Message, SwiftProtobuf._M
 
 nonisolated extension ClientVoiceHome: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".VoiceHome"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}language\0\u{3}time_zone\0\u{1}areas\0\u{1}devices\0\u{1}revision\0\u{1}skill\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}language\0\u{3}time_zone\0\u{1}areas\0\u{1}devices\0\u{1}revision\0\u{1}skill\0\u{1}before\0\u{1}after\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1295,6 +1805,8 @@ nonisolated extension ClientVoiceHome: SwiftProtobuf.Message, SwiftProtobuf._Mes
       case 4: try { try decoder.decodeRepeatedMessageField(value: &self.devices) }()
       case 5: try { try decoder.decodeSingularUInt64Field(value: &self.revision) }()
       case 6: try { try decoder.decodeSingularStringField(value: &self.skill) }()
+      case 7: try { try decoder.decodeSingularStringField(value: &self.before) }()
+      case 8: try { try decoder.decodeSingularStringField(value: &self.after) }()
       default: break
       }
     }
@@ -1319,6 +1831,12 @@ nonisolated extension ClientVoiceHome: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if !self.skill.isEmpty {
       try visitor.visitSingularStringField(value: self.skill, fieldNumber: 6)
     }
+    if !self.before.isEmpty {
+      try visitor.visitSingularStringField(value: self.before, fieldNumber: 7)
+    }
+    if !self.after.isEmpty {
+      try visitor.visitSingularStringField(value: self.after, fieldNumber: 8)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -1329,6 +1847,8 @@ nonisolated extension ClientVoiceHome: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if lhs.devices != rhs.devices {return false}
     if lhs.revision != rhs.revision {return false}
     if lhs.skill != rhs.skill {return false}
+    if lhs.before != rhs.before {return false}
+    if lhs.after != rhs.after {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

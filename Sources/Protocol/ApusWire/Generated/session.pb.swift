@@ -303,6 +303,10 @@ public nonisolated struct SessionRelate: Sendable {
   /// of unbind and transfer: the next account has what was kept of the device
   public var keepData: Bool = false
 
+  /// The owner publishes the event of the change, and says so in its answer. Not set by nodes of earlier releases, which
+  /// publish it themselves.
+  public var publish: Bool = false
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public nonisolated enum Change: SwiftProtobuf.Enum, Swift.CaseIterable {
@@ -394,6 +398,9 @@ public nonisolated struct SessionRelated: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
+
+  /// the owner publishes the event, if there is one; the sender does not
+  public var published: Bool = false
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -905,7 +912,7 @@ nonisolated extension SessionSlept: SwiftProtobuf.Message, SwiftProtobuf._Messag
 
 nonisolated extension SessionRelate: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Relate"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}change\0\u{1}other\0\u{1}control\0\u{3}keep_data\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}change\0\u{1}other\0\u{1}control\0\u{3}keep_data\0\u{1}publish\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -918,6 +925,7 @@ nonisolated extension SessionRelate: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 3: try { try decoder.decodeSingularStringField(value: &self.other) }()
       case 4: try { try decoder.decodeSingularBoolField(value: &self.control) }()
       case 5: try { try decoder.decodeSingularBoolField(value: &self.keepData) }()
+      case 6: try { try decoder.decodeSingularBoolField(value: &self.publish) }()
       default: break
       }
     }
@@ -939,6 +947,9 @@ nonisolated extension SessionRelate: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if self.keepData != false {
       try visitor.visitSingularBoolField(value: self.keepData, fieldNumber: 5)
     }
+    if self.publish != false {
+      try visitor.visitSingularBoolField(value: self.publish, fieldNumber: 6)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -948,6 +959,7 @@ nonisolated extension SessionRelate: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs.other != rhs.other {return false}
     if lhs.control != rhs.control {return false}
     if lhs.keepData != rhs.keepData {return false}
+    if lhs.publish != rhs.publish {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -959,18 +971,29 @@ nonisolated extension SessionRelate.Change: SwiftProtobuf._ProtoNameProviding {
 
 nonisolated extension SessionRelated: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Related"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap()
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}published\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
-    // Load everything into unknown fields
-    while try decoder.nextFieldNumber() != nil {}
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularBoolField(value: &self.published) }()
+      default: break
+      }
+    }
   }
 
   public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.published != false {
+      try visitor.visitSingularBoolField(value: self.published, fieldNumber: 1)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   public static func ==(lhs: SessionRelated, rhs: SessionRelated) -> Bool {
+    if lhs.published != rhs.published {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -91,6 +91,7 @@ package nonisolated enum DialogOutcome: SwiftProtobuf.Enum, Swift.CaseIterable {
   case notUnderstood // = 5
   case refused // = 6
   case interrupted // = 7
+  case nothingHeard // = 8
   case UNRECOGNIZED(Int)
 
   package init() {
@@ -107,6 +108,7 @@ package nonisolated enum DialogOutcome: SwiftProtobuf.Enum, Swift.CaseIterable {
     case 5: self = .notUnderstood
     case 6: self = .refused
     case 7: self = .interrupted
+    case 8: self = .nothingHeard
     default: self = .UNRECOGNIZED(rawValue)
     }
   }
@@ -121,6 +123,7 @@ package nonisolated enum DialogOutcome: SwiftProtobuf.Enum, Swift.CaseIterable {
     case .notUnderstood: return 5
     case .refused: return 6
     case .interrupted: return 7
+    case .nothingHeard: return 8
     case .UNRECOGNIZED(let i): return i
     }
   }
@@ -135,6 +138,7 @@ package nonisolated enum DialogOutcome: SwiftProtobuf.Enum, Swift.CaseIterable {
     .notUnderstood,
     .refused,
     .interrupted,
+    .nothingHeard,
   ]
 
 }
@@ -203,6 +207,9 @@ package nonisolated enum DialogStepKind: SwiftProtobuf.Enum, Swift.CaseIterable 
   /// a state or a setting
   case read // = 3
 
+  /// a setting that is changed by json, a signed number
+  case adjust // = 7
+
   /// the skill of the home: path is its server, json the payload of the event
   case skill // = 6
 
@@ -226,6 +233,7 @@ package nonisolated enum DialogStepKind: SwiftProtobuf.Enum, Swift.CaseIterable 
     case 4: self = .direct
     case 5: self = .timer
     case 6: self = .skill
+    case 7: self = .adjust
     default: self = .UNRECOGNIZED(rawValue)
     }
   }
@@ -239,6 +247,7 @@ package nonisolated enum DialogStepKind: SwiftProtobuf.Enum, Swift.CaseIterable 
     case .direct: return 4
     case .timer: return 5
     case .skill: return 6
+    case .adjust: return 7
     case .UNRECOGNIZED(let i): return i
     }
   }
@@ -249,6 +258,7 @@ package nonisolated enum DialogStepKind: SwiftProtobuf.Enum, Swift.CaseIterable 
     .write,
     .act,
     .read,
+    .adjust,
     .skill,
     .timer,
     .direct,
@@ -422,11 +432,44 @@ package nonisolated struct DialogTurn: @unchecked Sendable {
   /// Clears the value of `speaker`. Subsequent reads from it will return its default value.
   package mutating func clearSpeaker() {_uniqueStorage()._speaker = nil}
 
+  /// The id of the listening that has heard it; empty: it was typed.
+  package var heard: String {
+    get {_storage._heard}
+    set {_uniqueStorage()._heard = newValue}
+  }
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
 
   fileprivate var _storage = _StorageClass.defaultInstance
+}
+
+/// A device listens
+package nonisolated struct DialogListening: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// 32 hexadecimal digits, chosen by the client.
+  package var id: String = String()
+
+  package var language: String = String()
+
+  package var speaker: DialogSpeaker {
+    get {_speaker ?? DialogSpeaker()}
+    set {_speaker = newValue}
+  }
+  /// Returns true if `speaker` has been explicitly set.
+  package var hasSpeaker: Bool {self._speaker != nil}
+  /// Clears the value of `speaker`. Subsequent reads from it will return its default value.
+  package mutating func clearSpeaker() {self._speaker = nil}
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+
+  fileprivate var _speaker: DialogSpeaker? = nil
 }
 
 /// On whose word it is done
@@ -502,53 +545,110 @@ package nonisolated struct DialogChange: Sendable {
   /// Clears the value of `turn`. Subsequent reads from it will return its default value.
   package mutating func clearTurn() {self._turn = nil}
 
+  /// If the device listens, or has listened until now.
+  package var listening: DialogListening {
+    get {_listening ?? DialogListening()}
+    set {_listening = newValue}
+  }
+  /// Returns true if `listening` has been explicitly set.
+  package var hasListening: Bool {self._listening != nil}
+  /// Clears the value of `listening`. Subsequent reads from it will return its default value.
+  package mutating func clearListening() {self._listening = nil}
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
 
   fileprivate var _turn: DialogTurn? = nil
+  fileprivate var _listening: DialogListening? = nil
 }
 
 /// The dialog of one device
-package nonisolated struct DialogState: Sendable {
+package nonisolated struct DialogState: @unchecked Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  package var phase: DialogPhase = .unspecified
+  package var phase: DialogPhase {
+    get {_storage._phase}
+    set {_uniqueStorage()._phase = newValue}
+  }
 
-  package var version: UInt64 = 0
+  package var version: UInt64 {
+    get {_storage._version}
+    set {_uniqueStorage()._version = newValue}
+  }
 
   /// Of the shard when it last changed.
-  package var epoch: UInt32 = 0
+  package var epoch: UInt32 {
+    get {_storage._epoch}
+    set {_uniqueStorage()._epoch = newValue}
+  }
 
   /// The newest last.
-  package var turns: [DialogTurn] = []
+  package var turns: [DialogTurn] {
+    get {_storage._turns}
+    set {_uniqueStorage()._turns = newValue}
+  }
 
   package var question: DialogQuestion {
-    get {_question ?? DialogQuestion()}
-    set {_question = newValue}
+    get {_storage._question ?? DialogQuestion()}
+    set {_uniqueStorage()._question = newValue}
   }
   /// Returns true if `question` has been explicitly set.
-  package var hasQuestion: Bool {self._question != nil}
+  package var hasQuestion: Bool {_storage._question != nil}
   /// Clears the value of `question`. Subsequent reads from it will return its default value.
-  package mutating func clearQuestion() {self._question = nil}
+  package mutating func clearQuestion() {_uniqueStorage()._question = nil}
 
   /// Unix milliseconds: the end of the phase, and when the work on a sentence is begun again if nothing was heard of it.
-  package var deadlineMs: Int64 = 0
+  package var deadlineMs: Int64 {
+    get {_storage._deadlineMs}
+    set {_uniqueStorage()._deadlineMs = newValue}
+  }
 
-  package var againMs: Int64 = 0
+  package var againMs: Int64 {
+    get {_storage._againMs}
+    set {_uniqueStorage()._againMs = newValue}
+  }
 
-  package var unpublished: [DialogChange] = []
+  package var unpublished: [DialogChange] {
+    get {_storage._unpublished}
+    set {_uniqueStorage()._unpublished = newValue}
+  }
 
   /// Since when the device's data belongs to the account that the dialog is of.
-  package var dataSinceMs: UInt64 = 0
+  package var dataSinceMs: UInt64 {
+    get {_storage._dataSinceMs}
+    set {_uniqueStorage()._dataSinceMs = newValue}
+  }
+
+  /// In the phase LISTENING.
+  package var listening: DialogListening {
+    get {_storage._listening ?? DialogListening()}
+    set {_uniqueStorage()._listening = newValue}
+  }
+  /// Returns true if `listening` has been explicitly set.
+  package var hasListening: Bool {_storage._listening != nil}
+  /// Clears the value of `listening`. Subsequent reads from it will return its default value.
+  package mutating func clearListening() {_uniqueStorage()._listening = nil}
+
+  /// The last ids of listenings, of those that ended as well. A repetition changes nothing.
+  package var known: [String] {
+    get {_storage._known}
+    set {_uniqueStorage()._known = newValue}
+  }
+
+  /// The listenings since the last tap or wake that followed from questions.
+  package var continued: UInt32 {
+    get {_storage._continued}
+    set {_uniqueStorage()._continued = newValue}
+  }
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
 
-  fileprivate var _question: DialogQuestion? = nil
+  fileprivate var _storage = _StorageClass.defaultInstance
 }
 
 /// What the dialog knows, for those who read a sentence
@@ -619,6 +719,12 @@ package nonisolated struct DialogBegin: @unchecked Sendable {
     set {_uniqueStorage()._question = newValue}
   }
 
+  /// As Turn.heard: the dialog must listen with this id.
+  package var heard: String {
+    get {_storage._heard}
+    set {_uniqueStorage()._heard = newValue}
+  }
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -642,6 +748,9 @@ package nonisolated struct DialogBegun: Sendable {
 
   /// The dialog has another question by now: nothing was changed, and the sentence is to be read again.
   package var isStale: Bool = false
+
+  /// The listening that has heard it is over: nothing was changed.
+  package var isOver: Bool = false
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -673,6 +782,75 @@ package nonisolated struct DialogStop: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
+
+  package var dataSinceMs: UInt64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+/// A tap, or a wake that has won: the device listens
+package nonisolated struct DialogListen: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var listening: DialogListening {
+    get {_listening ?? DialogListening()}
+    set {_listening = newValue}
+  }
+  /// Returns true if `listening` has been explicitly set.
+  package var hasListening: Bool {self._listening != nil}
+  /// Clears the value of `listening`. Subsequent reads from it will return its default value.
+  package mutating func clearListening() {self._listening = nil}
+
+  package var dataSinceMs: UInt64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+
+  fileprivate var _listening: DialogListening? = nil
+}
+
+/// A louder device of the room is to listen instead
+package nonisolated struct DialogYield: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// The id of the listening.
+  package var listening: String = String()
+
+  package var dataSinceMs: UInt64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+package nonisolated struct DialogYielded: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// The device does not listen with this id, and has not heard a sentence. Otherwise it goes on.
+  package var isFree: Bool = false
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+/// The device has given the whole reply
+package nonisolated struct DialogSpoken: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// The id of the sentence.
+  package var id: String = String()
 
   package var dataSinceMs: UInt64 = 0
 
@@ -775,11 +953,85 @@ package nonisolated struct DialogRun: Sendable {
   /// A JSON array; may be empty.
   package var context: String = String()
 
+  /// As Turn.heard.
+  package var heard: String = String()
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
 
   fileprivate var _speaker: DialogSpeaker? = nil
+}
+
+/// A device has heard a wake phrase, or was tapped
+package nonisolated struct DialogRoomWake: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var device: String = String()
+
+  /// That of the listening.
+  package var id: String = String()
+
+  /// In hundredths of a decibel.
+  package var signalToNoiseCb: Int32 = 0
+
+  package var energyCb: Int32 = 0
+
+  /// Since the end of the phrase, in milliseconds.
+  package var sinceMs: Int64 = 0
+
+  /// The devices of the room that are connected and may hear it, too.
+  package var others: [String] = []
+
+  /// A tap wins at once.
+  package var isTap: Bool = false
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+package nonisolated struct DialogRoomDecision: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// The device that listens.
+  package var winner: String = String()
+
+  /// The id of its listening.
+  package var listening: String = String()
+
+  /// The winner so far, which is to yield first; empty: none.
+  package var yielding: String = String()
+
+  package var yieldingListening: String = String()
+
+  /// It has won an earlier phrase, and the winner listens whether it yields or not.
+  package var yieldsAlways: Bool = false
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+/// Whether the winner so far has yielded
+package nonisolated struct DialogRoomRevise: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var device: String = String()
+
+  package var id: String = String()
+
+  package var isFree: Bool = false
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
 }
 
 /// The home of an account
@@ -809,7 +1061,7 @@ nonisolated extension DialogPhase: SwiftProtobuf._ProtoNameProviding {
 }
 
 nonisolated extension DialogOutcome: SwiftProtobuf._ProtoNameProviding {
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0OUTCOME_UNSPECIFIED\0\u{1}OUTCOME_DONE\0\u{1}OUTCOME_WAITING\0\u{1}OUTCOME_FAILED\0\u{1}OUTCOME_ASKED\0\u{1}OUTCOME_NOT_UNDERSTOOD\0\u{1}OUTCOME_REFUSED\0\u{1}OUTCOME_INTERRUPTED\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0OUTCOME_UNSPECIFIED\0\u{1}OUTCOME_DONE\0\u{1}OUTCOME_WAITING\0\u{1}OUTCOME_FAILED\0\u{1}OUTCOME_ASKED\0\u{1}OUTCOME_NOT_UNDERSTOOD\0\u{1}OUTCOME_REFUSED\0\u{1}OUTCOME_INTERRUPTED\0\u{1}OUTCOME_NOTHING_HEARD\0")
 }
 
 nonisolated extension DialogResult: SwiftProtobuf._ProtoNameProviding {
@@ -817,7 +1069,7 @@ nonisolated extension DialogResult: SwiftProtobuf._ProtoNameProviding {
 }
 
 nonisolated extension DialogStepKind: SwiftProtobuf._ProtoNameProviding {
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0STEP_KIND_UNSPECIFIED\0\u{1}STEP_KIND_WRITE\0\u{1}STEP_KIND_ACT\0\u{1}STEP_KIND_READ\0\u{1}STEP_KIND_DIRECT\0\u{1}STEP_KIND_TIMER\0\u{1}STEP_KIND_SKILL\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0STEP_KIND_UNSPECIFIED\0\u{1}STEP_KIND_WRITE\0\u{1}STEP_KIND_ACT\0\u{1}STEP_KIND_READ\0\u{1}STEP_KIND_DIRECT\0\u{1}STEP_KIND_TIMER\0\u{1}STEP_KIND_SKILL\0\u{1}STEP_KIND_ADJUST\0")
 }
 
 nonisolated extension DialogSlot: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
@@ -1066,7 +1318,7 @@ nonisolated extension DialogChoice: SwiftProtobuf.Message, SwiftProtobuf._Messag
 
 nonisolated extension DialogTurn: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Turn"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}text\0\u{1}language\0\u{1}plan\0\u{3}began_ms\0\u{3}ended_ms\0\u{1}speaker\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}text\0\u{1}language\0\u{1}plan\0\u{3}began_ms\0\u{3}ended_ms\0\u{1}speaker\0\u{1}heard\0")
 
   fileprivate class _StorageClass {
     var _id: String = String()
@@ -1076,6 +1328,7 @@ nonisolated extension DialogTurn: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     var _beganMs: Int64 = 0
     var _endedMs: Int64 = 0
     var _speaker: DialogSpeaker? = nil
+    var _heard: String = String()
 
       // This property is used as the initial default value for new instances of the type.
       // The type itself is protecting the reference to its storage via CoW semantics.
@@ -1093,6 +1346,7 @@ nonisolated extension DialogTurn: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       _beganMs = source._beganMs
       _endedMs = source._endedMs
       _speaker = source._speaker
+      _heard = source._heard
     }
   }
 
@@ -1118,6 +1372,7 @@ nonisolated extension DialogTurn: SwiftProtobuf.Message, SwiftProtobuf._MessageI
         case 5: try { try decoder.decodeSingularInt64Field(value: &_storage._beganMs) }()
         case 6: try { try decoder.decodeSingularInt64Field(value: &_storage._endedMs) }()
         case 7: try { try decoder.decodeSingularMessageField(value: &_storage._speaker) }()
+        case 8: try { try decoder.decodeSingularStringField(value: &_storage._heard) }()
         default: break
         }
       }
@@ -1151,6 +1406,9 @@ nonisolated extension DialogTurn: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       try { if let v = _storage._speaker {
         try visitor.visitSingularMessageField(value: v, fieldNumber: 7)
       } }()
+      if !_storage._heard.isEmpty {
+        try visitor.visitSingularStringField(value: _storage._heard, fieldNumber: 8)
+      }
     }
     try unknownFields.traverse(visitor: &visitor)
   }
@@ -1167,10 +1425,55 @@ nonisolated extension DialogTurn: SwiftProtobuf.Message, SwiftProtobuf._MessageI
         if _storage._beganMs != rhs_storage._beganMs {return false}
         if _storage._endedMs != rhs_storage._endedMs {return false}
         if _storage._speaker != rhs_storage._speaker {return false}
+        if _storage._heard != rhs_storage._heard {return false}
         return true
       }
       if !storagesAreEqual {return false}
     }
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension DialogListening: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Listening"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}language\0\u{1}speaker\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.id) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.language) }()
+      case 3: try { try decoder.decodeSingularMessageField(value: &self._speaker) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
+    if !self.id.isEmpty {
+      try visitor.visitSingularStringField(value: self.id, fieldNumber: 1)
+    }
+    if !self.language.isEmpty {
+      try visitor.visitSingularStringField(value: self.language, fieldNumber: 2)
+    }
+    try { if let v = self._speaker {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 3)
+    } }()
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: DialogListening, rhs: DialogListening) -> Bool {
+    if lhs.id != rhs.id {return false}
+    if lhs.language != rhs.language {return false}
+    if lhs._speaker != rhs._speaker {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1288,7 +1591,7 @@ nonisolated extension DialogQuestion: SwiftProtobuf.Message, SwiftProtobuf._Mess
 
 nonisolated extension DialogChange: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Change"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}version\0\u{3}previous_version\0\u{1}phases\0\u{1}turn\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}version\0\u{3}previous_version\0\u{1}phases\0\u{1}turn\0\u{1}listening\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1300,6 +1603,7 @@ nonisolated extension DialogChange: SwiftProtobuf.Message, SwiftProtobuf._Messag
       case 2: try { try decoder.decodeSingularUInt64Field(value: &self.previousVersion) }()
       case 3: try { try decoder.decodeRepeatedEnumField(value: &self.phases) }()
       case 4: try { try decoder.decodeSingularMessageField(value: &self._turn) }()
+      case 5: try { try decoder.decodeSingularMessageField(value: &self._listening) }()
       default: break
       }
     }
@@ -1322,6 +1626,9 @@ nonisolated extension DialogChange: SwiftProtobuf.Message, SwiftProtobuf._Messag
     try { if let v = self._turn {
       try visitor.visitSingularMessageField(value: v, fieldNumber: 4)
     } }()
+    try { if let v = self._listening {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 5)
+    } }()
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -1330,6 +1637,7 @@ nonisolated extension DialogChange: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if lhs.previousVersion != rhs.previousVersion {return false}
     if lhs.phases != rhs.phases {return false}
     if lhs._turn != rhs._turn {return false}
+    if lhs._listening != rhs._listening {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1337,73 +1645,146 @@ nonisolated extension DialogChange: SwiftProtobuf.Message, SwiftProtobuf._Messag
 
 nonisolated extension DialogState: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".State"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}phase\0\u{1}version\0\u{1}epoch\0\u{1}turns\0\u{1}question\0\u{3}deadline_ms\0\u{3}again_ms\0\u{1}unpublished\0\u{3}data_since_ms\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}phase\0\u{1}version\0\u{1}epoch\0\u{1}turns\0\u{1}question\0\u{3}deadline_ms\0\u{3}again_ms\0\u{1}unpublished\0\u{3}data_since_ms\0\u{1}listening\0\u{1}known\0\u{1}continued\0")
+
+  fileprivate class _StorageClass {
+    var _phase: DialogPhase = .unspecified
+    var _version: UInt64 = 0
+    var _epoch: UInt32 = 0
+    var _turns: [DialogTurn] = []
+    var _question: DialogQuestion? = nil
+    var _deadlineMs: Int64 = 0
+    var _againMs: Int64 = 0
+    var _unpublished: [DialogChange] = []
+    var _dataSinceMs: UInt64 = 0
+    var _listening: DialogListening? = nil
+    var _known: [String] = []
+    var _continued: UInt32 = 0
+
+      // This property is used as the initial default value for new instances of the type.
+      // The type itself is protecting the reference to its storage via CoW semantics.
+      // This will force a copy to be made of this reference when the first mutation occurs;
+      // hence, it is safe to mark this as `nonisolated(unsafe)`.
+      static nonisolated(unsafe) let defaultInstance = _StorageClass()
+
+    private init() {}
+
+    init(copying source: _StorageClass) {
+      _phase = source._phase
+      _version = source._version
+      _epoch = source._epoch
+      _turns = source._turns
+      _question = source._question
+      _deadlineMs = source._deadlineMs
+      _againMs = source._againMs
+      _unpublished = source._unpublished
+      _dataSinceMs = source._dataSinceMs
+      _listening = source._listening
+      _known = source._known
+      _continued = source._continued
+    }
+  }
+
+  fileprivate mutating func _uniqueStorage() -> _StorageClass {
+    if !isKnownUniquelyReferenced(&_storage) {
+      _storage = _StorageClass(copying: _storage)
+    }
+    return _storage
+  }
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
-    while let fieldNumber = try decoder.nextFieldNumber() {
-      // The use of inline closures is to circumvent an issue where the compiler
-      // allocates stack space for every case branch when no optimizations are
-      // enabled. https://github.com/apple/swift-protobuf/issues/1034
-      switch fieldNumber {
-      case 1: try { try decoder.decodeSingularEnumField(value: &self.phase) }()
-      case 2: try { try decoder.decodeSingularUInt64Field(value: &self.version) }()
-      case 3: try { try decoder.decodeSingularUInt32Field(value: &self.epoch) }()
-      case 4: try { try decoder.decodeRepeatedMessageField(value: &self.turns) }()
-      case 5: try { try decoder.decodeSingularMessageField(value: &self._question) }()
-      case 6: try { try decoder.decodeSingularInt64Field(value: &self.deadlineMs) }()
-      case 7: try { try decoder.decodeSingularInt64Field(value: &self.againMs) }()
-      case 8: try { try decoder.decodeRepeatedMessageField(value: &self.unpublished) }()
-      case 9: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
-      default: break
+    _ = _uniqueStorage()
+    try withExtendedLifetime(_storage) { (_storage: _StorageClass) in
+      while let fieldNumber = try decoder.nextFieldNumber() {
+        // The use of inline closures is to circumvent an issue where the compiler
+        // allocates stack space for every case branch when no optimizations are
+        // enabled. https://github.com/apple/swift-protobuf/issues/1034
+        switch fieldNumber {
+        case 1: try { try decoder.decodeSingularEnumField(value: &_storage._phase) }()
+        case 2: try { try decoder.decodeSingularUInt64Field(value: &_storage._version) }()
+        case 3: try { try decoder.decodeSingularUInt32Field(value: &_storage._epoch) }()
+        case 4: try { try decoder.decodeRepeatedMessageField(value: &_storage._turns) }()
+        case 5: try { try decoder.decodeSingularMessageField(value: &_storage._question) }()
+        case 6: try { try decoder.decodeSingularInt64Field(value: &_storage._deadlineMs) }()
+        case 7: try { try decoder.decodeSingularInt64Field(value: &_storage._againMs) }()
+        case 8: try { try decoder.decodeRepeatedMessageField(value: &_storage._unpublished) }()
+        case 9: try { try decoder.decodeSingularUInt64Field(value: &_storage._dataSinceMs) }()
+        case 10: try { try decoder.decodeSingularMessageField(value: &_storage._listening) }()
+        case 11: try { try decoder.decodeRepeatedStringField(value: &_storage._known) }()
+        case 12: try { try decoder.decodeSingularUInt32Field(value: &_storage._continued) }()
+        default: break
+        }
       }
     }
   }
 
   package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
-    // The use of inline closures is to circumvent an issue where the compiler
-    // allocates stack space for every if/case branch local when no optimizations
-    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
-    // https://github.com/apple/swift-protobuf/issues/1182
-    if self.phase != .unspecified {
-      try visitor.visitSingularEnumField(value: self.phase, fieldNumber: 1)
-    }
-    if self.version != 0 {
-      try visitor.visitSingularUInt64Field(value: self.version, fieldNumber: 2)
-    }
-    if self.epoch != 0 {
-      try visitor.visitSingularUInt32Field(value: self.epoch, fieldNumber: 3)
-    }
-    if !self.turns.isEmpty {
-      try visitor.visitRepeatedMessageField(value: self.turns, fieldNumber: 4)
-    }
-    try { if let v = self._question {
-      try visitor.visitSingularMessageField(value: v, fieldNumber: 5)
-    } }()
-    if self.deadlineMs != 0 {
-      try visitor.visitSingularInt64Field(value: self.deadlineMs, fieldNumber: 6)
-    }
-    if self.againMs != 0 {
-      try visitor.visitSingularInt64Field(value: self.againMs, fieldNumber: 7)
-    }
-    if !self.unpublished.isEmpty {
-      try visitor.visitRepeatedMessageField(value: self.unpublished, fieldNumber: 8)
-    }
-    if self.dataSinceMs != 0 {
-      try visitor.visitSingularUInt64Field(value: self.dataSinceMs, fieldNumber: 9)
+    try withExtendedLifetime(_storage) { (_storage: _StorageClass) in
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every if/case branch local when no optimizations
+      // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+      // https://github.com/apple/swift-protobuf/issues/1182
+      if _storage._phase != .unspecified {
+        try visitor.visitSingularEnumField(value: _storage._phase, fieldNumber: 1)
+      }
+      if _storage._version != 0 {
+        try visitor.visitSingularUInt64Field(value: _storage._version, fieldNumber: 2)
+      }
+      if _storage._epoch != 0 {
+        try visitor.visitSingularUInt32Field(value: _storage._epoch, fieldNumber: 3)
+      }
+      if !_storage._turns.isEmpty {
+        try visitor.visitRepeatedMessageField(value: _storage._turns, fieldNumber: 4)
+      }
+      try { if let v = _storage._question {
+        try visitor.visitSingularMessageField(value: v, fieldNumber: 5)
+      } }()
+      if _storage._deadlineMs != 0 {
+        try visitor.visitSingularInt64Field(value: _storage._deadlineMs, fieldNumber: 6)
+      }
+      if _storage._againMs != 0 {
+        try visitor.visitSingularInt64Field(value: _storage._againMs, fieldNumber: 7)
+      }
+      if !_storage._unpublished.isEmpty {
+        try visitor.visitRepeatedMessageField(value: _storage._unpublished, fieldNumber: 8)
+      }
+      if _storage._dataSinceMs != 0 {
+        try visitor.visitSingularUInt64Field(value: _storage._dataSinceMs, fieldNumber: 9)
+      }
+      try { if let v = _storage._listening {
+        try visitor.visitSingularMessageField(value: v, fieldNumber: 10)
+      } }()
+      if !_storage._known.isEmpty {
+        try visitor.visitRepeatedStringField(value: _storage._known, fieldNumber: 11)
+      }
+      if _storage._continued != 0 {
+        try visitor.visitSingularUInt32Field(value: _storage._continued, fieldNumber: 12)
+      }
     }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: DialogState, rhs: DialogState) -> Bool {
-    if lhs.phase != rhs.phase {return false}
-    if lhs.version != rhs.version {return false}
-    if lhs.epoch != rhs.epoch {return false}
-    if lhs.turns != rhs.turns {return false}
-    if lhs._question != rhs._question {return false}
-    if lhs.deadlineMs != rhs.deadlineMs {return false}
-    if lhs.againMs != rhs.againMs {return false}
-    if lhs.unpublished != rhs.unpublished {return false}
-    if lhs.dataSinceMs != rhs.dataSinceMs {return false}
+    if lhs._storage !== rhs._storage {
+      let storagesAreEqual: Bool = withExtendedLifetime((lhs._storage, rhs._storage)) { (_args: (_StorageClass, _StorageClass)) in
+        let _storage = _args.0
+        let rhs_storage = _args.1
+        if _storage._phase != rhs_storage._phase {return false}
+        if _storage._version != rhs_storage._version {return false}
+        if _storage._epoch != rhs_storage._epoch {return false}
+        if _storage._turns != rhs_storage._turns {return false}
+        if _storage._question != rhs_storage._question {return false}
+        if _storage._deadlineMs != rhs_storage._deadlineMs {return false}
+        if _storage._againMs != rhs_storage._againMs {return false}
+        if _storage._unpublished != rhs_storage._unpublished {return false}
+        if _storage._dataSinceMs != rhs_storage._dataSinceMs {return false}
+        if _storage._listening != rhs_storage._listening {return false}
+        if _storage._known != rhs_storage._known {return false}
+        if _storage._continued != rhs_storage._continued {return false}
+        return true
+      }
+      if !storagesAreEqual {return false}
+    }
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1451,7 +1832,7 @@ nonisolated extension DialogLook: SwiftProtobuf.Message, SwiftProtobuf._MessageI
 
 nonisolated extension DialogBegin: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Begin"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}text\0\u{1}language\0\u{1}plan\0\u{1}speaker\0\u{3}data_since_ms\0\u{1}question\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}text\0\u{1}language\0\u{1}plan\0\u{1}speaker\0\u{3}data_since_ms\0\u{1}question\0\u{1}heard\0")
 
   fileprivate class _StorageClass {
     var _id: String = String()
@@ -1461,6 +1842,7 @@ nonisolated extension DialogBegin: SwiftProtobuf.Message, SwiftProtobuf._Message
     var _speaker: DialogSpeaker? = nil
     var _dataSinceMs: UInt64 = 0
     var _question: UInt64 = 0
+    var _heard: String = String()
 
       // This property is used as the initial default value for new instances of the type.
       // The type itself is protecting the reference to its storage via CoW semantics.
@@ -1478,6 +1860,7 @@ nonisolated extension DialogBegin: SwiftProtobuf.Message, SwiftProtobuf._Message
       _speaker = source._speaker
       _dataSinceMs = source._dataSinceMs
       _question = source._question
+      _heard = source._heard
     }
   }
 
@@ -1503,6 +1886,7 @@ nonisolated extension DialogBegin: SwiftProtobuf.Message, SwiftProtobuf._Message
         case 5: try { try decoder.decodeSingularMessageField(value: &_storage._speaker) }()
         case 6: try { try decoder.decodeSingularUInt64Field(value: &_storage._dataSinceMs) }()
         case 7: try { try decoder.decodeSingularUInt64Field(value: &_storage._question) }()
+        case 8: try { try decoder.decodeSingularStringField(value: &_storage._heard) }()
         default: break
         }
       }
@@ -1536,6 +1920,9 @@ nonisolated extension DialogBegin: SwiftProtobuf.Message, SwiftProtobuf._Message
       if _storage._question != 0 {
         try visitor.visitSingularUInt64Field(value: _storage._question, fieldNumber: 7)
       }
+      if !_storage._heard.isEmpty {
+        try visitor.visitSingularStringField(value: _storage._heard, fieldNumber: 8)
+      }
     }
     try unknownFields.traverse(visitor: &visitor)
   }
@@ -1552,6 +1939,7 @@ nonisolated extension DialogBegin: SwiftProtobuf.Message, SwiftProtobuf._Message
         if _storage._speaker != rhs_storage._speaker {return false}
         if _storage._dataSinceMs != rhs_storage._dataSinceMs {return false}
         if _storage._question != rhs_storage._question {return false}
+        if _storage._heard != rhs_storage._heard {return false}
         return true
       }
       if !storagesAreEqual {return false}
@@ -1563,7 +1951,7 @@ nonisolated extension DialogBegin: SwiftProtobuf.Message, SwiftProtobuf._Message
 
 nonisolated extension DialogBegun: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Begun"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}turn\0\u{3}is_stale\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}turn\0\u{3}is_stale\0\u{3}is_over\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1573,6 +1961,7 @@ nonisolated extension DialogBegun: SwiftProtobuf.Message, SwiftProtobuf._Message
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularMessageField(value: &self._turn) }()
       case 2: try { try decoder.decodeSingularBoolField(value: &self.isStale) }()
+      case 3: try { try decoder.decodeSingularBoolField(value: &self.isOver) }()
       default: break
       }
     }
@@ -1589,12 +1978,16 @@ nonisolated extension DialogBegun: SwiftProtobuf.Message, SwiftProtobuf._Message
     if self.isStale != false {
       try visitor.visitSingularBoolField(value: self.isStale, fieldNumber: 2)
     }
+    if self.isOver != false {
+      try visitor.visitSingularBoolField(value: self.isOver, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: DialogBegun, rhs: DialogBegun) -> Bool {
     if lhs._turn != rhs._turn {return false}
     if lhs.isStale != rhs.isStale {return false}
+    if lhs.isOver != rhs.isOver {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1669,6 +2062,145 @@ nonisolated extension DialogStop: SwiftProtobuf.Message, SwiftProtobuf._MessageI
   }
 
   package static func ==(lhs: DialogStop, rhs: DialogStop) -> Bool {
+    if lhs.dataSinceMs != rhs.dataSinceMs {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension DialogListen: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Listen"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}listening\0\u{3}data_since_ms\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularMessageField(value: &self._listening) }()
+      case 2: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
+    try { if let v = self._listening {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 1)
+    } }()
+    if self.dataSinceMs != 0 {
+      try visitor.visitSingularUInt64Field(value: self.dataSinceMs, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: DialogListen, rhs: DialogListen) -> Bool {
+    if lhs._listening != rhs._listening {return false}
+    if lhs.dataSinceMs != rhs.dataSinceMs {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension DialogYield: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Yield"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}listening\0\u{3}data_since_ms\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.listening) }()
+      case 2: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.listening.isEmpty {
+      try visitor.visitSingularStringField(value: self.listening, fieldNumber: 1)
+    }
+    if self.dataSinceMs != 0 {
+      try visitor.visitSingularUInt64Field(value: self.dataSinceMs, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: DialogYield, rhs: DialogYield) -> Bool {
+    if lhs.listening != rhs.listening {return false}
+    if lhs.dataSinceMs != rhs.dataSinceMs {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension DialogYielded: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Yielded"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{3}is_free\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularBoolField(value: &self.isFree) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.isFree != false {
+      try visitor.visitSingularBoolField(value: self.isFree, fieldNumber: 1)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: DialogYielded, rhs: DialogYielded) -> Bool {
+    if lhs.isFree != rhs.isFree {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension DialogSpoken: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".Spoken"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{3}data_since_ms\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.id) }()
+      case 2: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.id.isEmpty {
+      try visitor.visitSingularStringField(value: self.id, fieldNumber: 1)
+    }
+    if self.dataSinceMs != 0 {
+      try visitor.visitSingularUInt64Field(value: self.dataSinceMs, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: DialogSpoken, rhs: DialogSpoken) -> Bool {
+    if lhs.id != rhs.id {return false}
     if lhs.dataSinceMs != rhs.dataSinceMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
@@ -1805,7 +2337,7 @@ nonisolated extension DialogEnter: SwiftProtobuf.Message, SwiftProtobuf._Message
 
 nonisolated extension DialogRun: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Run"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}id\0\u{1}text\0\u{1}language\0\u{1}speaker\0\u{3}data_since_ms\0\u{3}left_ms\0\u{1}context\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}id\0\u{1}text\0\u{1}language\0\u{1}speaker\0\u{3}data_since_ms\0\u{3}left_ms\0\u{1}context\0\u{1}heard\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1821,6 +2353,7 @@ nonisolated extension DialogRun: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
       case 6: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
       case 7: try { try decoder.decodeSingularInt64Field(value: &self.leftMs) }()
       case 8: try { try decoder.decodeSingularStringField(value: &self.context) }()
+      case 9: try { try decoder.decodeSingularStringField(value: &self.heard) }()
       default: break
       }
     }
@@ -1855,6 +2388,9 @@ nonisolated extension DialogRun: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
     if !self.context.isEmpty {
       try visitor.visitSingularStringField(value: self.context, fieldNumber: 8)
     }
+    if !self.heard.isEmpty {
+      try visitor.visitSingularStringField(value: self.heard, fieldNumber: 9)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -1867,6 +2403,157 @@ nonisolated extension DialogRun: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
     if lhs.dataSinceMs != rhs.dataSinceMs {return false}
     if lhs.leftMs != rhs.leftMs {return false}
     if lhs.context != rhs.context {return false}
+    if lhs.heard != rhs.heard {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension DialogRoomWake: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".RoomWake"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}id\0\u{3}signal_to_noise_cb\0\u{3}energy_cb\0\u{3}since_ms\0\u{1}others\0\u{3}is_tap\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.device) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.id) }()
+      case 3: try { try decoder.decodeSingularSInt32Field(value: &self.signalToNoiseCb) }()
+      case 4: try { try decoder.decodeSingularSInt32Field(value: &self.energyCb) }()
+      case 5: try { try decoder.decodeSingularInt64Field(value: &self.sinceMs) }()
+      case 6: try { try decoder.decodeRepeatedStringField(value: &self.others) }()
+      case 7: try { try decoder.decodeSingularBoolField(value: &self.isTap) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.device.isEmpty {
+      try visitor.visitSingularStringField(value: self.device, fieldNumber: 1)
+    }
+    if !self.id.isEmpty {
+      try visitor.visitSingularStringField(value: self.id, fieldNumber: 2)
+    }
+    if self.signalToNoiseCb != 0 {
+      try visitor.visitSingularSInt32Field(value: self.signalToNoiseCb, fieldNumber: 3)
+    }
+    if self.energyCb != 0 {
+      try visitor.visitSingularSInt32Field(value: self.energyCb, fieldNumber: 4)
+    }
+    if self.sinceMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.sinceMs, fieldNumber: 5)
+    }
+    if !self.others.isEmpty {
+      try visitor.visitRepeatedStringField(value: self.others, fieldNumber: 6)
+    }
+    if self.isTap != false {
+      try visitor.visitSingularBoolField(value: self.isTap, fieldNumber: 7)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: DialogRoomWake, rhs: DialogRoomWake) -> Bool {
+    if lhs.device != rhs.device {return false}
+    if lhs.id != rhs.id {return false}
+    if lhs.signalToNoiseCb != rhs.signalToNoiseCb {return false}
+    if lhs.energyCb != rhs.energyCb {return false}
+    if lhs.sinceMs != rhs.sinceMs {return false}
+    if lhs.others != rhs.others {return false}
+    if lhs.isTap != rhs.isTap {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension DialogRoomDecision: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".RoomDecision"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}winner\0\u{1}listening\0\u{1}yielding\0\u{3}yielding_listening\0\u{3}yields_always\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.winner) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.listening) }()
+      case 3: try { try decoder.decodeSingularStringField(value: &self.yielding) }()
+      case 4: try { try decoder.decodeSingularStringField(value: &self.yieldingListening) }()
+      case 5: try { try decoder.decodeSingularBoolField(value: &self.yieldsAlways) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.winner.isEmpty {
+      try visitor.visitSingularStringField(value: self.winner, fieldNumber: 1)
+    }
+    if !self.listening.isEmpty {
+      try visitor.visitSingularStringField(value: self.listening, fieldNumber: 2)
+    }
+    if !self.yielding.isEmpty {
+      try visitor.visitSingularStringField(value: self.yielding, fieldNumber: 3)
+    }
+    if !self.yieldingListening.isEmpty {
+      try visitor.visitSingularStringField(value: self.yieldingListening, fieldNumber: 4)
+    }
+    if self.yieldsAlways != false {
+      try visitor.visitSingularBoolField(value: self.yieldsAlways, fieldNumber: 5)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: DialogRoomDecision, rhs: DialogRoomDecision) -> Bool {
+    if lhs.winner != rhs.winner {return false}
+    if lhs.listening != rhs.listening {return false}
+    if lhs.yielding != rhs.yielding {return false}
+    if lhs.yieldingListening != rhs.yieldingListening {return false}
+    if lhs.yieldsAlways != rhs.yieldsAlways {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension DialogRoomRevise: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".RoomRevise"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}id\0\u{3}is_free\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.device) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.id) }()
+      case 3: try { try decoder.decodeSingularBoolField(value: &self.isFree) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.device.isEmpty {
+      try visitor.visitSingularStringField(value: self.device, fieldNumber: 1)
+    }
+    if !self.id.isEmpty {
+      try visitor.visitSingularStringField(value: self.id, fieldNumber: 2)
+    }
+    if self.isFree != false {
+      try visitor.visitSingularBoolField(value: self.isFree, fieldNumber: 3)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: DialogRoomRevise, rhs: DialogRoomRevise) -> Bool {
+    if lhs.device != rhs.device {return false}
+    if lhs.id != rhs.id {return false}
+    if lhs.isFree != rhs.isFree {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

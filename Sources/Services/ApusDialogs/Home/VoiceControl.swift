@@ -19,6 +19,25 @@ struct VoiceControl: Sendable {
             }
         }
 
+        /// By how much it is changed by words such as louder or warmer, in its unit; nil: it is not.
+        var stepAmount: Int? {
+            switch self {
+            case .brightness, .volume, .position, .speed: 10
+            case .temperature: 1
+            case .power, .humidity, .battery, .open, .lock, .alarm: nil
+            }
+        }
+
+        /// The values that such words lead to.
+        var stepRange: ClosedRange<Double> { self == .temperature ? 5...35 : 0...100 }
+
+        /// A value after a step, as JSON. A value beyond the range is not changed further in that direction.
+        func stepped(_ value: Double, by amount: Double) -> String {
+            let range = min(value, stepRange.lowerBound)...max(value, stepRange.upperBound)
+            let next = min(max(value + amount, range.lowerBound), range.upperBound)
+            return next == next.rounded() ? "\(Int(next))" : "\(next)"
+        }
+
         /// One of the two values opens a way into the home, or ends its protection.
         var isGuarded: Bool {
             switch self {

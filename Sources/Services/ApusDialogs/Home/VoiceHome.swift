@@ -45,7 +45,9 @@ package struct VoiceHome: Sendable {
         if !content.timeZone.isEmpty, TimeZone(identifier: content.timeZone) == nil {
             throw ApusError(.badParameter, "the time zone is not known")
         }
-        if !content.skill.isEmpty { _ = try EventService.parts(of: content.skill) }
+        for server in [content.skill, content.before, content.after] where !server.isEmpty {
+            _ = try EventService.parts(of: server)
+        }
         if !content.language.isEmpty { _ = try DialogLanguage(checking: content.language) }
         guard content.areas.count <= Self.areasMax, content.devices.count <= Self.devicesMax else {
             throw ApusError(.badParameter, "a home has at most \(Self.areasMax) areas and \(Self.devicesMax) devices")

@@ -4,6 +4,7 @@ import Foundation
 struct ChineseTexts: DialogTexts {
     let notUnderstood = "对不起，我没听懂。"
     let tookTooLong = "对不起，用的时间太长了。"
+    let nothingHeard = "对不起，我什么都没听到。"
     let help = "你可以说：打开灯、锁上前门、现在几度，或者现在几点。"
     let stopped = "好的。"
     let cancelled = "好的，不做了。"

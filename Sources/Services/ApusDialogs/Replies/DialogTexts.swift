@@ -7,6 +7,7 @@ import Foundation
 protocol DialogTexts: Sendable {
     var notUnderstood: String { get }
     var tookTooLong: String { get }
+    var nothingHeard: String { get }
     var help: String { get }
     var stopped: String { get }
     var cancelled: String { get }

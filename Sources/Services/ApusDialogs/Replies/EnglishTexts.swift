@@ -4,6 +4,7 @@ import Foundation
 struct EnglishTexts: DialogTexts {
     let notUnderstood = "Sorry, I did not understand that."
     let tookTooLong = "Sorry, that took too long."
+    let nothingHeard = "Sorry, I did not hear anything."
     let help = "You can say: turn on the lights, lock the front door, how warm is it, or what time is it."
     let stopped = "OK."
     let cancelled = "OK, I will not."

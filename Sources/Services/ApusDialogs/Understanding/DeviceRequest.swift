@@ -10,6 +10,8 @@ struct DeviceRequest {
     /// Nil: the state is asked for.
     private let json: String?
     let risk: ClientVoiceRisk
+    /// The setting is changed by ``json``, a signed number.
+    private var isRelative = false
 
     /// Nil if the device has no control for it.
     ///
@@ -49,6 +51,13 @@ struct DeviceRequest {
                 control.path != nil
             else { return nil }
             found = (control, value, control.risk(isOn: true, kind: kind))
+        case .deviceRaise, .deviceLower, .volumeUp, .volumeDown:
+            guard let said, let control = device.control(said), control.path != nil, !control.isAction,
+                let amount = said.stepAmount
+            else { return nil }
+            let isUp = intent == .deviceRaise || intent == .volumeUp
+            isRelative = true
+            found = (control, isUp ? "\(amount)" : "-\(amount)", control.risk(isOn: isUp, kind: kind))
         case .deviceGet:
             guard let control = Self.read(match, said, device) else { return nil }
             (self.control, json, risk) = (control, nil, .harmless)
@@ -79,7 +88,7 @@ struct DeviceRequest {
             ($0.entry, $0.name, $0.device, $0.what) = (device.id, device.name, device.device, control.what.rawValue)
             ($0.onJson, $0.offJson) = (control.onJSON, control.offJSON)
             if let json, let path = control.path {
-                ($0.kind, $0.path, $0.json) = (control.isAction ? .act : .write, path, json)
+                ($0.kind, $0.path, $0.json) = (isRelative ? .adjust : control.isAction ? .act : .write, path, json)
             } else {
                 ($0.kind, $0.path) = (.read, control.statePath ?? "")
             }

@@ -99,7 +99,8 @@ package struct SentenceReader: Sendable {
         .deviceOn, .deviceOff, .deviceSet, .deviceGet, .deviceOpen, .deviceClose, .deviceLock, .deviceUnlock, .alarmArm,
         .alarmDisarm, .callStart, .callAnswer, .callDecline, .callEnd, .cameraShow, .timerSet, .timerCancel,
         .timerQuery,
-        .timerPause, .timerResume, .alarmSet, .alarmCancel, .timeGet, .dateGet, .volumeSet, .stop, .repeatReply, .help,
+        .timerPause, .timerResume, .alarmSet, .alarmCancel, .timeGet, .dateGet, .volumeSet, .volumeUp,
+        .volumeDown, .deviceRaise, .deviceLower, .stop, .repeatReply, .help,
         .yes, .no, .cancel,
     ]
 
@@ -114,7 +115,7 @@ package struct SentenceReader: Sendable {
         case .cancel, .no: reply(texts.cancelled, .done)
         case .yes: reply(texts.nothingToConfirm, .refused)
         case .repeatReply: reply(lastReply.isEmpty ? texts.nothingToRepeat : lastReply, .done)
-        case .volumeSet: planOfVolume(match)
+        case .volumeSet, .volumeUp, .volumeDown: planOfVolume(intent, match)
         case .callStart: plan(ofCall: match)
         case .callAnswer: direct(intent, .answerCall, at: hearing)
         case .callDecline: direct(intent, .declineCall, at: hearing)
@@ -124,10 +125,10 @@ package struct SentenceReader: Sendable {
         }
     }
 
-    private func planOfVolume(_ match: GrammarMatch) -> DialogPlan {
+    private func planOfVolume(_ intent: VoiceIntent, _ match: GrammarMatch) -> DialogPlan {
         let own = home.content.devices.filter { $0.device == speaker.rawValue }
         let device = own.first { $0.control(.volume) != nil } ?? hearing
-        return run(.deviceSet, match, [device], what: .volume)
+        return run(intent == .volumeSet ? .deviceSet : intent, match, [device], what: .volume)
     }
 
     // MARK: - Devices
@@ -184,7 +185,8 @@ package struct SentenceReader: Sendable {
             return []
         }
         let here = home.content.devices.filter { $0.area == area && $0.control(what) != nil }
-        return intent == .deviceSet ? here.filter { $0.control(what)?.path != nil } : here
+        return intent == .deviceSet || intent == .deviceRaise || intent == .deviceLower
+            ? here.filter { $0.control(what)?.path != nil } : here
     }
 
     private func areaName(_ id: String) -> String? { home.area(id)?.names.first }

@@ -13,6 +13,38 @@ extension Grammar {
     /// - Parameter countMax: ends the sequence.
     package func expansions(countMax: Int) -> GrammarExpansions { GrammarExpansions(tables, countMax: countMax) }
 
+    /// The sentences for a recognizer, without duplicates: all of a template that has few, and of another one some by
+    /// chance, the same ones each time. Templates of times of day have millions.
+    ///
+    /// - Parameters:
+    ///   - countMax: the maximum number of sentences.
+    ///   - templateMax: the maximum number of sentences of one template.
+    package func spokenSentences(countMax: Int, templateMax: Int) -> [String] {
+        let expander = GrammarExpander(tables)
+        var random = SeededRandom(seed: 1)
+        var known: Set<ExactText> = []
+        var texts: [String] = []
+        func add(_ expansion: GrammarExpansion?) {
+            guard let text = expansion?.text, texts.count < countMax, known.insert(ExactText(text)).inserted else {
+                return
+            }
+            texts.append(text)
+        }
+        // The small templates first: they are whole sentences for people, and must not be missing.
+        let sentences = templates.sentences.sorted {
+            expander.counts[Int($0.root)] < expander.counts[Int($1.root)]
+        }
+        for sentence in sentences where texts.count < countMax {
+            let count = expander.counts[Int(sentence.root)]
+            if count <= UInt64(templateMax) {
+                for number in 0..<count { add(expander.expansion(sentence, number: number)) }
+            } else {
+                for _ in 0..<templateMax { add(expander.sample(sentence, &random)) }
+            }
+        }
+        return texts
+    }
+
     /// Sentences by chance: the same seed gives the same sentences. Every template is as probable as every other one,
     /// as is every alternative in it. A sentence may occur several times.
     ///

@@ -64,6 +64,7 @@ extension VoiceTemplates {
           all: (所有|所有的|全部|全部的|每个)
           everywhere: (全屋|全家|家里|整个家|所有房间|每个房间|到处)
           to: (调到|调成|调整到|调节到|设到|设为|设成|设置为|设置成|设定为|改成|变成)
+          bit: (一点|点|些|一些)
           open: (打开|开一下|拉开|升起|升起来|开)
           close: (关闭|关上|关掉|拉上|降下|放下|关)
           show: (看|看看|看一下|查看|显示|调出|播放)
@@ -163,6 +164,78 @@ extension VoiceTemplates {
                   - '[<take>][{area}[<of>]]{name}[的][风速]<to>{percent:value}'
                 requires_context: {kind: fan}
                 slots: {what: speed}
+          DeviceRaise:
+            data:
+              - sentences:
+                  - '[<take>][{area}[<of>]]{name}[的][(亮度|灯光)](调亮|亮)[<bit>]'
+                requires_context: {kind: light}
+                slots: {what: brightness}
+              - sentences:
+                  - '[<take>]{area}[<of>][<all>](灯|灯光)(调亮|亮)[<bit>]'
+                slots: {what: brightness, kind: light}
+              - sentences:
+                  - '[<take>](灯|灯光)调亮[<bit>]'
+                  - '[再](调亮|亮)<bit>'
+                  - '[这里]太暗了'
+                requires_context:
+                  area: {slot: true}
+                slots: {what: brightness, kind: light}
+              - sentences:
+                  - '[<take>][{area}[<of>]]{name}[的][温度](调高|升高)[<bit>]'
+                requires_context: {kind: climate}
+                slots: {what: temperature}
+              - sentences:
+                  - '[<take>]{area}[<of>]温度(调高|升高)[<bit>]'
+                  - '{area}[再](暖和|暖|热)<bit>'
+                slots: {what: temperature}
+              - sentences:
+                  - '[<take>]温度(调高|升高)[<bit>]'
+                  - '[再](暖和|暖|热)<bit>'
+                  - '[这里]太冷了'
+                requires_context:
+                  area: {slot: true}
+                slots: {what: temperature}
+              - sentences:
+                  - '[<take>][{area}[<of>]]{name}[的](音量|声音)(调大|调高|大)[<bit>]'
+                requires_context:
+                  kind: [speaker, display]
+                slots: {what: volume}
+          DeviceLower:
+            data:
+              - sentences:
+                  - '[<take>][{area}[<of>]]{name}[的][(亮度|灯光)](调暗|暗)[<bit>]'
+                requires_context: {kind: light}
+                slots: {what: brightness}
+              - sentences:
+                  - '[<take>]{area}[<of>][<all>](灯|灯光)(调暗|暗)[<bit>]'
+                slots: {what: brightness, kind: light}
+              - sentences:
+                  - '[<take>](灯|灯光)调暗[<bit>]'
+                  - '[再](调暗|暗)<bit>'
+                  - '[这里]太亮了'
+                requires_context:
+                  area: {slot: true}
+                slots: {what: brightness, kind: light}
+              - sentences:
+                  - '[<take>][{area}[<of>]]{name}[的][温度](调低|降低)[<bit>]'
+                requires_context: {kind: climate}
+                slots: {what: temperature}
+              - sentences:
+                  - '[<take>]{area}[<of>]温度(调低|降低)[<bit>]'
+                  - '{area}[再](凉快|凉|冷)<bit>'
+                slots: {what: temperature}
+              - sentences:
+                  - '[<take>]温度(调低|降低)[<bit>]'
+                  - '[再](凉快|凉|冷)<bit>'
+                  - '[这里]太热了'
+                requires_context:
+                  area: {slot: true}
+                slots: {what: temperature}
+              - sentences:
+                  - '[<take>][{area}[<of>]]{name}[的](音量|声音)(调小|调低|小)[<bit>]'
+                requires_context:
+                  kind: [speaker, display]
+                slots: {what: volume}
           DeviceGet:
             data:
               - sentences:

@@ -89,6 +89,7 @@ extension VoiceTemplates {
           close: (close|shut|lower|roll down|pull down)
           percent: (percent|per cent)
           to: (to|at)
+          bit: a (bit|little)
           timer: (timer|countdown|countdown timer)
           alarm_clock: (alarm clock|alarm|wake up call|wake up alarm)
           system: (alarm|alarm system|security|security system|house alarm|burglar alarm)
@@ -206,6 +207,71 @@ extension VoiceTemplates {
                   - <set> [<the>] {name} [speed] <to> {percent:value} [<percent>]
                 requires_context: {kind: fan}
                 slots: {what: speed}
+          DeviceRaise:
+            data:
+              - sentences:
+                  - (make [<the>] {name} [<in_area>] [<bit>] brighter|brighten [<the>] {name} [<in_area>] [<bit>])
+                requires_context: {kind: light}
+                slots: {what: brightness}
+              - sentences:
+                  - (make [<the>] lights <in_area> [<bit>] brighter|brighten [<the>] lights <in_area> [<bit>])
+                  - make it [<bit>] brighter <in_area>
+                slots: {what: brightness, kind: light}
+              - sentences:
+                  - ([make it] [<bit>] brighter [in here]|(it is|it's) too dark [in here]|brighten [<the>] lights)
+                requires_context: {area: {slot: true}}
+                slots: {what: brightness, kind: light}
+              - sentences:
+                  - (make [<the>] {name} [<in_area>] [<bit>] warmer|turn up [<the>] {name} [<in_area>] [<bit>])
+                requires_context: {kind: climate}
+                slots: {what: temperature}
+              - sentences:
+                  - (make [<the>] {area} [<bit>] warmer|make it [<bit>] warmer <in_area>)
+                  - (raise|increase|turn up) [the] temperature <in_area>
+                slots: {what: temperature}
+              - sentences:
+                  - ([make it] [<bit>] warmer [in here]|(it is|it's) too cold [in here])
+                  - (raise|increase|turn up) [the] temperature
+                requires_context: {area: {slot: true}}
+                slots: {what: temperature}
+              - sentences:
+                  - make [<the>] {name} [<bit>] louder
+                  - (raise|increase|turn up) [the] volume (of|on) [<the>] {name} [<bit>]
+                requires_context: {kind: [speaker, display]}
+                slots: {what: volume}
+          DeviceLower:
+            data:
+              - sentences:
+                  - (make [<the>] {name} [<in_area>] [<bit>] (dimmer|darker)|dim [<the>] {name} [<in_area>] [<bit>])
+                requires_context: {kind: light}
+                slots: {what: brightness}
+              - sentences:
+                  - (make [<the>] lights <in_area> [<bit>] (dimmer|darker)|dim [<the>] lights <in_area> [<bit>])
+                  - make it [<bit>] (dimmer|darker) <in_area>
+                slots: {what: brightness, kind: light}
+              - sentences:
+                  - ([make it] [<bit>] (dimmer|darker) [in here]|(it is|it's) too bright [in here]|dim [<the>] lights)
+                requires_context: {area: {slot: true}}
+                slots: {what: brightness, kind: light}
+              - sentences:
+                  - make [<the>] {name} [<in_area>] [<bit>] (colder|cooler)
+                  - turn down [<the>] {name} [<in_area>] [<bit>]
+                requires_context: {kind: climate}
+                slots: {what: temperature}
+              - sentences:
+                  - (make [<the>] {area} [<bit>] (colder|cooler)|make it [<bit>] (colder|cooler) <in_area>)
+                  - (lower|decrease|reduce|turn down) [the] temperature <in_area>
+                slots: {what: temperature}
+              - sentences:
+                  - ([make it] [<bit>] (colder|cooler) [in here]|(it is|it's) too (warm|hot) [in here])
+                  - (lower|decrease|reduce|turn down) [the] temperature
+                requires_context: {area: {slot: true}}
+                slots: {what: temperature}
+              - sentences:
+                  - make [<the>] {name} [<bit>] (quieter|softer)
+                  - (lower|decrease|reduce|turn down) [the] volume (of|on) [<the>] {name} [<bit>]
+                requires_context: {kind: [speaker, display]}
+                slots: {what: volume}
           DeviceGet:
             data:
               - sentences:

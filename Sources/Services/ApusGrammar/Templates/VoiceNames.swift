@@ -4,6 +4,10 @@ package enum VoiceIntent: String, Sendable, CaseIterable {
     case deviceOff = "DeviceOff"
     /// Sets a brightness, a volume, a temperature or a position (``VoiceSlot/what``) to ``VoiceSlot/value``.
     case deviceSet = "DeviceSet"
+    /// Changes ``VoiceSlot/what`` by a step: brighter, warmer, louder.
+    case deviceRaise = "DeviceRaise"
+    /// Dimmer, colder, quieter.
+    case deviceLower = "DeviceLower"
     /// Asks for a state: ``VoiceSlot/state`` for a question about one, ``VoiceSlot/what`` for a question about a value.
     case deviceGet = "DeviceGet"
     case deviceOpen = "DeviceOpen"

@@ -78,12 +78,44 @@ package nonisolated struct StoredDevice: Sendable {
   /// not accepted yet: they give no right
   package var invitations: [StoredShare] = []
 
+  /// that of the newest DeviceChange in the outbox; 0: none
+  package var eventNumber: UInt64 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
 
   fileprivate var _boundAtMs: Int64? = nil
   fileprivate var _lastSeenMs: Int64? = nil
+}
+
+/// A change of a device's accounts in the outbox, until its event is published.
+package nonisolated struct StoredDeviceChange: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// a `Relate` of session.proto
+  package var change: Data = Data()
+
+  /// not set: there was no record
+  package var before: StoredDevice {
+    get {_before ?? StoredDevice()}
+    set {_before = newValue}
+  }
+  /// Returns true if `before` has been explicitly set.
+  package var hasBefore: Bool {self._before != nil}
+  /// Clears the value of `before`. Subsequent reads from it will return its default value.
+  package mutating func clearBefore() {self._before = nil}
+
+  /// the cluster's clock
+  package var timeMs: Int64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+
+  fileprivate var _before: StoredDevice? = nil
 }
 
 package nonisolated struct StoredShare: Sendable {
@@ -364,7 +396,7 @@ fileprivate nonisolated let _protobuf_package = "apus.records.v1"
 
 nonisolated extension StoredDevice: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Device"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}account\0\u{3}bound_at_ms\0\u{3}last_seen_ms\0\u{1}shares\0\u{3}tokens_after_s\0\u{1}customer\0\u{1}disabled\0\u{3}data_since_ms\0\u{1}invitations\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}account\0\u{3}bound_at_ms\0\u{3}last_seen_ms\0\u{1}shares\0\u{3}tokens_after_s\0\u{1}customer\0\u{1}disabled\0\u{3}data_since_ms\0\u{1}invitations\0\u{3}event_number\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -382,6 +414,7 @@ nonisolated extension StoredDevice: SwiftProtobuf.Message, SwiftProtobuf._Messag
       case 8: try { try decoder.decodeSingularBoolField(value: &self.disabled) }()
       case 9: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
       case 10: try { try decoder.decodeRepeatedMessageField(value: &self.invitations) }()
+      case 11: try { try decoder.decodeSingularUInt64Field(value: &self.eventNumber) }()
       default: break
       }
     }
@@ -422,6 +455,9 @@ nonisolated extension StoredDevice: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if !self.invitations.isEmpty {
       try visitor.visitRepeatedMessageField(value: self.invitations, fieldNumber: 10)
     }
+    if self.eventNumber != 0 {
+      try visitor.visitSingularUInt64Field(value: self.eventNumber, fieldNumber: 11)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -436,6 +472,51 @@ nonisolated extension StoredDevice: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if lhs.disabled != rhs.disabled {return false}
     if lhs.dataSinceMs != rhs.dataSinceMs {return false}
     if lhs.invitations != rhs.invitations {return false}
+    if lhs.eventNumber != rhs.eventNumber {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension StoredDeviceChange: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".DeviceChange"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}change\0\u{1}before\0\u{3}time_ms\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularBytesField(value: &self.change) }()
+      case 2: try { try decoder.decodeSingularMessageField(value: &self._before) }()
+      case 3: try { try decoder.decodeSingularInt64Field(value: &self.timeMs) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
+    if !self.change.isEmpty {
+      try visitor.visitSingularBytesField(value: self.change, fieldNumber: 1)
+    }
+    try { if let v = self._before {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 2)
+    } }()
+    if self.timeMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.timeMs, fieldNumber: 3)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: StoredDeviceChange, rhs: StoredDeviceChange) -> Bool {
+    if lhs.change != rhs.change {return false}
+    if lhs._before != rhs._before {return false}
+    if lhs.timeMs != rhs.timeMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -1,3 +1,4 @@
+package import ApusCluster
 package import ApusCore
 import ApusStorage
 import SwiftProtobuf
@@ -27,6 +28,8 @@ package struct DeviceRecord: Sendable, Hashable {
     /// account's. It grows each time that the device is handed over without its data, and so it is the number of the
     /// data as well: what is stored with an earlier one is wiped (docs/sharing.md). 0: never.
     package var dataSince: UInt64 = 0
+    /// The number of the newest change whose event is published by way of the outbox; 0: none.
+    package var eventNumber: UInt64 = 0
     /// The epoch of the device's shard under which the record was written: its fencing token.
     package var epoch: Epoch
 
@@ -41,17 +44,19 @@ package struct DeviceRecord: Sendable, Hashable {
         self.epoch = epoch
     }
 
-    init(_ record: Record<StoredDevice>) {
-        let body = record.body
+    init(_ record: Record<StoredDevice>) { self.init(record.body, epoch: record.fence.epoch) }
+
+    init(_ body: StoredDevice, epoch: Epoch) {
         self.init(
             device: DeviceID(unchecked: body.device),
             account: body.account.isEmpty ? nil : AccountID(unchecked: body.account),
             boundAtUnixMilliseconds: body.hasBoundAtMs ? body.boundAtMs : nil,
-            lastSeenUnixMilliseconds: body.hasLastSeenMs ? body.lastSeenMs : nil, epoch: record.fence.epoch)
+            lastSeenUnixMilliseconds: body.hasLastSeenMs ? body.lastSeenMs : nil, epoch: epoch)
         (tokensAfter, isDisabled, dataSince) = (body.tokensAfterS, body.disabled, body.dataSinceMs)
         customer = body.customer.isEmpty ? nil : CustomerID(unchecked: body.customer)
         shares = body.shares.map { DeviceShare($0) }
         invitations = body.invitations.map { DeviceShare($0) }
+        eventNumber = body.eventNumber
     }
 
     var message: StoredDevice {
@@ -64,6 +69,7 @@ package struct DeviceRecord: Sendable, Hashable {
             $0.customer = customer?.rawValue ?? ""
             $0.shares = shares.map(\.message)
             $0.invitations = invitations.map(\.message)
+            $0.eventNumber = eventNumber
         }
     }
 }
@@ -133,20 +139,22 @@ extension SessionRecords {
     ///
     /// - Parameters:
     ///   - keepSeconds: how long grants are valid.
+    ///   - events: adds the change to the outbox in the same step; nil: the caller publishes its event.
+    /// - Returns: the record, and what was added to the outbox: nil if the change has changed nothing.
     /// - Throws: as ``DeviceRecord/apply(_:by:customer:now:)``; 8002 if the device or the customer is not known; 10007
     ///   beyond ``withdrawnMax`` or ``withdrawalsMax``; 10013 if a later epoch wrote the record; 10030 after too many
     ///   other writes.
     package func relate(
         _ device: DeviceID, epoch: Epoch, _ change: DeviceRelationChange, by client: DeviceClient, now: Int64,
-        keepSeconds: Int64
-    ) async throws(ApusError) -> DeviceRecord {
+        keepSeconds: Int64, events: DeviceEvents? = nil
+    ) async throws(ApusError) -> (record: DeviceRecord, entry: OutboxEntry?) {
         let key = Self.key(of: device.rawValue)
         if case .assign(let customer?) = change, try await self.customer(customer) == nil {
             throw ApusError(.targetUnknown, "no such customer")
         }
         let busy = ApusError(.versionConflict, "the device is being changed by others")
         return try await store.change(attempts: Self.bindAttemptCountMax, otherwise: busy) {
-            () async throws(ApusError) -> (DeviceRecord, RecordStep?) in
+            () async throws(ApusError) -> ((record: DeviceRecord, entry: OutboxEntry?), RecordStep?) in
             let found = try await store.record(Self.devices, key)
             var record = found.map { DeviceRecord($0) } ?? DeviceRecord(device: device, epoch: epoch)
             guard found != nil || (change.createsRecord && client == .operator) else {
@@ -155,14 +163,17 @@ extension SessionRecords {
             let before = record
             let customer = try await self.customer(of: change.checkedAccount(record.account))
             let lost = try record.apply(change, by: client, customer: customer, now: now)
-            guard record != before else { return (record, nil) }
+            guard record != before else { return ((record, nil), nil) }
             record.epoch = epoch
-            let write = try Self.devices.put(
+            let entry = try events?.entry(of: change, before: found == nil ? nil : before, &record)
+            var write = try Self.devices.put(
                 record.message, fence: RecordFence(epoch: epoch, writer: writer),
                 if: found.map { .version($0.version) } ?? .absent)
+            if !change.waitsForRoom { write.usesReserve = true }
             let others = try await withdrawalWrites(
                 of: lost, from: device, by: change, now: now, keepSeconds: keepSeconds)
-            return (record, RecordStep([write] + others))
+            let added = if let events, let entry { try events.outbox.writes(entry, epoch) } else { [RecordWrite]() }
+            return ((record, entry), RecordStep([write] + others + added))
         }.value
     }
 

@@ -29,6 +29,7 @@ extension EntityNode {
         guard world.hasOutbox else { return }
         switch (world.mutant, input) {
         case (.trustsRecords, .claimed), (.trustsRecords, .loaded): return
+        case (.dropsOutbox, .lost(let shards)): dropEntries(of: shards)
         default: break
         }
         tell(input)
@@ -75,18 +76,35 @@ extension EntityNode {
 
     /// A delivery takes time. It fails at times, and has then reached its receiver in half of the cases.
     private func deliver(_ entry: OutboxEntry) {
+        let epoch = process.view[entry.entity.shard].epoch
         let (fails, arrives) = (world.simulation.below(8) == 0, world.simulation.below(2) == 0)
         later(23, after: world.simulation.span(0...20)) {
-            if !fails || arrives { self.world.received(entry, from: self) }
+            if !fails || arrives { self.arrive(entry, epoch) }
             self.later(24, after: self.world.simulation.span(0...10)) {
+                if !fails { self.deliveredEntries[entry.id] = epoch }
                 self.handle(fails ? .deliveryFailed(entry.id) : .delivered(entry.id))
+                if !fails, self.world.mutant == .deliversTwice { self.arrive(entry, epoch) }
             }
         }
+    }
+
+    /// An entry that was delivered is delivered again by a later owner only, or by one that was superseded.
+    private func arrive(_ entry: OutboxEntry, _ epoch: Epoch) {
+        if deliveredEntries[entry.id] == epoch {
+            world.fail("\(id) delivers change \(entry.number) of \(entry.entity) again, which it has delivered")
+        }
+        world.received(entry, from: self)
+    }
+
+    private func dropEntries(of shards: [ShardID]) {
+        let stored = world.records.tables.page(OutboxRecords.scan(after: nil, limit: 1000)).records
+        remove(stored.compactMap { OutboxRecords.entry($0)?.id }.filter { shards.contains($0.entity.shard) })
     }
 
     private func remove(_ ids: [OutboxEntry.ID]) {
         let removal = OutboxRemoval(ids) { RecordFence(epoch: process.view[$0].epoch, writer: "\(id)") }
         commit(removal.steps) { outcomes in
+            for case .failure(let error) in outcomes where error.code == .staleEpoch { self.deliveredEntries = [:] }
             for input in removal.inputs(outcomes) { self.handle(input) }
         }
     }

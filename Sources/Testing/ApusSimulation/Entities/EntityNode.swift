@@ -46,6 +46,8 @@ final class EntityNode {
     // Outboxes.
     var outbox: OutboxStateMachine
     var nextOutboxTick = MonotonicTime.zero
+    /// The entries that this node has delivered, with the epochs of their shards then.
+    var deliveredEntries: [OutboxEntry.ID: Epoch] = [:]
 
     init(world: EntityWorkload, process: SimulatedProcess) {
         self.world = world

@@ -146,6 +146,8 @@ package enum EntityMutant: String, Sendable, CaseIterable {
     case deliversUnstored = "delivers an outbox entry before it is durable"
     case removesUndelivered = "removes an outbox entry before it is delivered"
     case forgetsOutbox = "does not read the outboxes of the shards that it gains"
+    case dropsOutbox = "removes the outbox entries of a shard that it hands over"
+    case deliversTwice = "delivers an outbox entry again that it has delivered"
     case trustsRecords = "does not read outboxes again where a step may have been made"
     case keepsIndexEntries = "keeps an index entry without its record"
     case dropsIndexEntries = "writes a record without its index entry"
@@ -171,7 +173,9 @@ package enum EntityMutant: String, Sendable, CaseIterable {
     /// True if the error has an effect only where entities have outboxes.
     package var needsOutbox: Bool {
         switch self {
-        case .partsOutbox, .deliversUnstored, .removesUndelivered, .forgetsOutbox, .trustsRecords: true
+        case .partsOutbox, .deliversUnstored, .removesUndelivered, .forgetsOutbox, .dropsOutbox, .deliversTwice,
+            .trustsRecords:
+            true
         default: false
         }
     }

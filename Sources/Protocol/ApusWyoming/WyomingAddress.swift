@@ -4,12 +4,12 @@ package import ApusCore
 /// encryption, so that other addresses are refused.
 ///
 /// Pure value.
-package enum ProviderAddress: Sendable, Equatable, CustomStringConvertible {
+package enum WyomingAddress: Sendable, Hashable, CustomStringConvertible {
     case unix(String)
     case tcp(HostPort)
 
     /// The longest path of a unix socket, in bytes.
-    static let pathByteCountMax = 107
+    package static let pathByteCountMax = 107
 
     /// - Parameter text: `unix:PATH` or `tcp:HOST:PORT`.
     /// - Throws: 10022 if it is neither, or if the host is not a loopback address.

@@ -1,0 +1,106 @@
+package import ApusClientAPI
+import ApusCluster
+package import ApusContract
+package import ApusCore
+import ApusGrammar
+import ApusSessions
+import SwiftProtobuf
+
+// What the service of spoken dialogs uses.
+
+/// What can be said in a home, in one language.
+///
+/// Pure value.
+package struct DialogGrammar: Sendable {
+    /// Changes with the home.
+    package struct Key: Hashable, Sendable {
+        let account: String
+        let language: String
+        let revision: UInt64
+    }
+
+    package let key: Key
+    /// Such as `en`.
+    package let language: String
+    let grammar: Grammar
+
+    /// The maximum number of sentences of one template: a number in percent and two devices have 202.
+    private static let templateMax = 400
+
+    /// The sentences as they are said, with numbers as words. Of a template with very many, such as one with a time of
+    /// day, some by chance, the same ones each time.
+    package func sentences(countMax: Int) -> [String] {
+        grammar.spokenSentences(countMax: countMax, templateMax: Self.templateMax)
+    }
+}
+
+/// What a dialog says to a device that begins to hear a sentence.
+package enum DialogHearing: Sendable {
+    /// The sentence was carried out before.
+    case ended(ClientDialogTurn)
+    /// The dialog listens, with this id.
+    case listens(String)
+}
+
+extension DialogService {
+    /// The longest sentence, in bytes.
+    package static var textByteCountMax: Int { DialogConfiguration.textByteCountMax }
+
+    /// What can be said in the home of an account.
+    ///
+    /// - Parameter language: empty: that of the home.
+    /// - Throws: 21031 for a language that there is not; 10021 if the home cannot be read.
+    package func grammar(_ language: String, _ account: AccountID) async throws(ApusError) -> DialogGrammar {
+        if !language.isEmpty { _ = try DialogLanguage(checking: language) }
+        let home = try await homes.home(of: account)
+        let reader = try await reader(of: language, account, DeviceID(unchecked: "-"), lastReply: "")
+        let tag = reader.language.grammar.tag
+        let key = DialogGrammar.Key(account: account.rawValue, language: tag, revision: home.content.revision)
+        return DialogGrammar(key: key, language: tag, grammar: reader.grammar)
+    }
+
+    /// A device begins to hear a sentence: its dialog listens, unless it does already after a tap or a wake phrase.
+    ///
+    /// - Throws: as ``say(_:id:on:language:context:heard:_:)``.
+    package func hears(
+        _ id: String, _ language: String, on device: DeviceID, _ call: ClientCall
+    ) async throws(ApusError) -> DialogHearing {
+        let id = try Self.id(id, call)
+        let since = try await access(to: device, call.session).dataSince
+        let look = DialogLook.with {
+            $0.dataSinceMs = since
+            ($0.account, $0.access) = (call.session.account.rawValue, call.session.access.rawValue)
+        }
+        let seen = try await ref(device).ask(look, timeout: try call.timeLeft())
+        if let known = seen.turns.last(where: { $0.id.isExactly(id) }) {
+            return known.endedMs > 0 ? .ended(ClientDialogTurn(known)) : .listens(known.heard)
+        }
+        guard seen.phase != .listening else { return .listens(seen.listening.id) }
+        let home = try await homes.home(of: call.session.account)
+        _ = try await listen(try listening(id, language, home, call), device, since, call)
+        return .listens(id)
+    }
+
+    /// A listening has heard nothing that can be carried out: the dialog is idle, if it listens with this id.
+    package func hearsNothing(_ listening: String, on device: DeviceID) async {
+        // Otherwise the listening ends with its time.
+        _ = try? await ref(device).ask(DialogYield.with { $0.listening = listening }, timeout: Self.endTimeout)
+    }
+
+    private static let endTimeout = Duration.seconds(1)
+
+    /// A device has heard a sentence: carries it out.
+    ///
+    /// - Parameter listening: with which it was heard.
+    /// - Throws: 8002, 8003, 12004 and 20011 if the device's account may not; 10007 over a limit; 10030 if the
+    ///   listening is over; 21000 if the id was of another sentence.
+    package func say(
+        _ text: String, id: String, on device: DeviceID, language: String, context: String, heard listening: String,
+        _ call: ClientCall
+    ) async throws(ApusError) -> ClientDialogTurn {
+        let id = try Self.id(id, call)
+        return ClientDialogTurn(
+            try await say(
+                text, id: id, to: device, language: language, context: context, heard: listening, call))
+    }
+}

@@ -1,0 +1,276 @@
+import ApusChannels
+package import ApusClientAPI
+import ApusCluster
+import ApusContract
+package import ApusCore
+import ApusDialogs
+import ApusMedia
+import ApusMediaAccess
+import ApusSessions
+import ApusThings
+import ApusWyoming
+import CoreMetrics
+import Logging
+import NIOCore
+package import ServiceLifecycle
+import SwiftProtobuf
+import Synchronization
+
+/// Spoken dialogs at this node (VA-7, VA-8, docs/voice.md): hears what a person says to a device, and speaks the reply.
+///
+/// The node of the device's connection does it. It joins the microphone's channel as a recorder, so the death of the
+/// channel's primary does not matter to it. If it dies itself, the device repeats its request at another node, which
+/// hears the utterance again from the channel. The dialog knows the sentence by its id, so nothing is done twice.
+///
+/// Concurrency model: any thread. `Mutex`es guard what is in progress, and the kept replies.
+package final class SpeechService: NodeService, Service {
+    package static let name = "Speech"
+
+    private struct Listening {
+        let id: String
+        let account: AccountID
+        let listener: Listener
+    }
+
+    private struct ReplyKey: Hashable {
+        let text: ExactText
+        let language: String
+    }
+
+    private let configuration: SpeechConfiguration
+    private let channels: ChannelService
+    private let dialogs: DialogService
+    private let providers: SpeechProviders
+    private let group: any EventLoopGroup
+    private let limited: LogLimiter
+    private let grammars = Mutex(RecentCache<DialogGrammar.Key, WyomingGrammar>(countMax: SpeechService.grammarsMax))
+    private let replies: Mutex<RecentCache<ReplyKey, Spoken>>
+    private let listening = Mutex<[DeviceID: Listening]>([:])
+    private let players = Mutex<[DeviceID: FramePlayer]>([:])
+    private let runningGauge = Gauge(label: "apus_speech_running")
+
+    /// The homes and languages whose sentences are kept.
+    private static let grammarsMax = 64
+    /// Longer replies are not kept, in samples: ten seconds at 24,000 a second.
+    private static let keptSampleCountMax = 240_000
+    /// How long the reply's channel stays open after its end, for a device that reconnects.
+    private static let replyTail = Duration.seconds(5)
+    /// The bytes of sound that wait for the listener.
+    private static let tapByteCountMax = 1 << 20
+
+    package init(_ configuration: SpeechConfiguration, of node: NodeContext) throws(ApusError) {
+        (self.configuration, group, limited) = (configuration, node.group, node.limited)
+        channels = try node.ports.one(ChannelService.self)
+        dialogs = try node.ports.one(DialogService.self)
+        providers = SpeechProviders(configuration.providers, on: node.group)
+        replies = Mutex(RecentCache(countMax: configuration.repliesMax))
+    }
+
+    package var work: [any Service] { [self] }
+
+    /// Watches the providers until the node stops.
+    package func run() async throws {
+        await cancelWhenGracefulShutdown { await self.providers.run() }
+    }
+
+    package func add(to api: inout ClientAPI) {
+        api.addSchemas(speechSchemas)
+        api.on(ClientListenRequest.self) { [self] request, call throws(ApusError) in
+            try await listen(request, call)
+        }
+    }
+
+    // MARK: - Listening
+
+    private func listen(
+        _ request: ClientListenRequest, _ call: ClientCall
+    ) async throws(ApusError) -> ClientListenResponse {
+        guard let device = call.session.device else {
+            throw ApusError(.notAllowed, "only a device lets the cluster listen")
+        }
+        let listener = Listener()
+        let account = call.session.account
+        // A tap during an utterance begins another one (VA-7).
+        try begin(Listening(id: request.id, account: account, listener: listener), device)
+        defer { end(listener, device) }
+        stopReply(to: device)
+        let heard: String
+        switch try await dialogs.hears(request.id, request.language, on: device, call) {
+        case .ended(let turn):
+            // The device repeats its request: its node has died.
+            let response = ClientListenResponse.with { ($0.turn, $0.heard) = (turn, turn.text) }
+            return await speak(request, device, account, response, since: .now())
+        case .listens(let id): heard = id
+        }
+        do throws(ApusError) {
+            let (response, endedAt) = try await hear(request, device, listener, call)
+            guard !response.heard.isEmpty else {
+                await dialogs.hearsNothing(heard, on: device)
+                return response
+            }
+            return try await carryOut(request, device, response, heard: heard, since: endedAt, call)
+        } catch {
+            // The utterance that ended this one, or the same one at another node after a connection was lost, may go on
+            // with its listening.
+            if !listener.isStopped, error.code != .cancelled { await dialogs.hearsNothing(heard, on: device) }
+            throw error
+        }
+    }
+
+    /// Listens until the end of the sentence, and has it recognized.
+    private func hear(
+        _ request: ClientListenRequest, _ device: DeviceID, _ listener: Listener, _ call: ClientCall
+    ) async throws(ApusError) -> (response: ClientListenResponse, endedAt: MonotonicTime) {
+        let account = call.session.account
+        let grammar = try await dialogs.grammar(request.language, account)
+        let recognition = Recognition(providers, grammar.language, try sentences(grammar))
+        let before = FramePosition(epoch: request.epoch, sequence: request.sequence).before
+        let tap = try await channels.tap(
+            ChannelID(microphoneOf: device), of: account, after: before, on: group.next(),
+            byteCountMax: Self.tapByteCountMax)
+        defer { tap.close() }
+        let result = try await listener.run(
+            tap, recognition, configuration.hearing, recognitionTime: configuration.recognitionTime,
+            until: call.deadline)
+        Self.ends[result.end]?.increment()
+        var response = ClientListenResponse()
+        response.end = ClientHearingEnd(result.end)
+        response.times.spoken = UInt32(clamping: result.spoken / 1000)
+        response.times.waited = UInt32(clamping: result.waited / 1000)
+        response.times.recognized = UInt32((MonotonicTime.now() - result.endedAt).milliseconds)
+        response.heard = result.heard.text.isEmpty ? result.heard.free : result.heard.text
+        response.candidates = result.heard.candidates.map { candidate in
+            .with { ($0.text, $0.score) = (candidate.text, candidate.score) }
+        }
+        return (response, result.endedAt)
+    }
+
+    private func carryOut(
+        _ request: ClientListenRequest, _ device: DeviceID, _ response: ClientListenResponse, heard listening: String,
+        since: MonotonicTime, _ call: ClientCall
+    ) async throws(ApusError) -> ClientListenResponse {
+        var response = response
+        let text = String(decoding: response.heard.utf8.prefix(DialogService.textByteCountMax), as: UTF8.self)
+        response.turn = try await dialogs.say(
+            text, id: request.id, on: device, language: request.language, context: request.context, heard: listening,
+            call)
+        response.times.carriedOut = UInt32((MonotonicTime.now() - since).milliseconds)
+        return await speak(request, device, call.session.account, response, since: since)
+    }
+
+    private func begin(_ new: Listening, _ device: DeviceID) throws(ApusError) {
+        let (isFull, count) = listening.withLock { all in
+            let others = all.filter { $0.key != device }
+            guard others.count < configuration.runningMax,
+                others.values.count(where: { $0.account == new.account }) < configuration.accountRunningMax
+            else { return (true, all.count) }
+            all.updateValue(new, forKey: device)?.listener.stop()
+            return (false, all.count)
+        }
+        runningGauge.record(count)
+        guard !isFull else {
+            throw ApusError(.overloaded, "the node listens to too many devices of the account, or of all; try again")
+        }
+    }
+
+    private func end(_ listener: Listener, _ device: DeviceID) {
+        let count = listening.withLock { all in
+            if all[device]?.listener === listener { all[device] = nil }
+            return all.count
+        }
+        runningGauge.record(count)
+    }
+
+    /// The sentences of a grammar for the providers; nil if it has none, or too many for them.
+    private func sentences(_ grammar: DialogGrammar) throws(ApusError) -> WyomingGrammar? {
+        if let known = grammars.withLock({ $0[grammar.key] }) { return known }
+        let sentences = grammar.sentences(countMax: WyomingGrammar.sentenceCountMax)
+        guard !sentences.isEmpty else { return nil }
+        do throws(ApusError) {
+            let made = try WyomingGrammar(sentences: sentences)
+            grammars.withLock { $0[grammar.key] = made }
+            return made
+        } catch {
+            limited.log(.warning, "A home has too many sentences to be heard", metadata: Logger.facts(of: error))
+            return nil
+        }
+    }
+
+    // MARK: - Speaking
+
+    /// Speaks the reply of a turn. Without a provider for its language, the reply remains a text.
+    private func speak(
+        _ request: ClientListenRequest, _ device: DeviceID, _ account: AccountID, _ response: ClientListenResponse,
+        since: MonotonicTime
+    ) async -> ClientListenResponse {
+        var response = response
+        let (text, language) = (response.turn.reply, response.turn.language)
+        guard !request.isSilent, !text.isEmpty else { return response }
+        do throws(ApusError) {
+            let spoken = try await spoken(text, language)
+            let player = FramePlayer(
+                spoken.frames, to: ChannelID(replyTo: device), of: account, at: channels, on: group.next())
+            players.withLock { $0.updateValue(player, forKey: device) }?.stop()
+            player.start(elapsed: .milliseconds(Int64(request.playedMs)))
+            response.replyMs = UInt32(spoken.duration.milliseconds)
+            response.times.replyBegan = UInt32((MonotonicTime.now() - since).milliseconds)
+            group.next().scheduleTask(in: TimeAmount(spoken.duration + Self.replyTail)) { [weak self] in
+                self?.stopReply(to: device, player)
+            }
+        } catch {
+            limited.log(.warning, "A reply cannot be spoken", metadata: Logger.facts(of: error))
+        }
+        return response
+    }
+
+    private func spoken(_ text: String, _ language: String) async throws(ApusError) -> Spoken {
+        let key = ReplyKey(text: ExactText(text), language: language)
+        if let known = replies.withLock({ $0[key] }) { return known }
+        let spoken = try await providers.speak(text, language)
+        if spoken.samples.count <= Self.keptSampleCountMax { replies.withLock { $0[key] = spoken } }
+        return spoken
+    }
+
+    /// - Parameter player: stops only this one; nil: whichever there is.
+    private func stopReply(to device: DeviceID, _ player: FramePlayer? = nil) {
+        players.withLock { players -> FramePlayer? in
+            guard let current = players[device], player == nil || current === player else { return nil }
+            players[device] = nil
+            return current
+        }?.stop()
+    }
+
+    // MARK: - Metrics
+
+    private static let ends: [HearingEnd: Counter] = Dictionary(
+        uniqueKeysWithValues: HearingEnd.allCases.map { end in
+            (end, SpeechService.counter("\(end)"))
+        })
+
+    private static func counter(_ end: String) -> Counter {
+        Counter(label: "apus_speech_utterances_total", dimensions: [("end", end)])
+    }
+}
+
+extension FramePosition {
+    /// The position before it in its epoch; before the first one, the end of the epoch before.
+    fileprivate var before: FramePosition {
+        sequence > 0
+            ? FramePosition(epoch: epoch, sequence: sequence - 1)
+            : FramePosition(epoch: epoch > 0 ? epoch - 1 : 0, sequence: MediaHeader.sequenceMax)
+    }
+}
+
+extension ClientHearingEnd {
+    fileprivate init(_ end: HearingEnd) {
+        self =
+            switch end {
+            case .sentence: .sentence
+            case .silence: .silence
+            case .steady: .steady
+            case .tooLong: .tooLong
+            case .nothing: .nothing
+            case .microphone: .microphone
+            }
+    }
+}
