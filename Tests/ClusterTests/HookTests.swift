@@ -470,8 +470,7 @@ struct HookTests {
                 #"{"url":"\#(url)/\#(name)","messages":\#(name != "deaf")}"#)
             if name == "echo" { secret = try #require(answer["secret"] as? String) }
         }
-        // A change of the hooks applies at every node within two seconds.
-        try await Task.sleep(for: .seconds(2.1))
+        try await Task.sleep(for: .seconds(2.1))  // A change of the hooks applies at every node within two seconds.
         let data = Data((0..<30_000).map { UInt8(ascii: "a") + UInt8($0 % 26) })
         let echoed = try await eventually { () throws(ApusError) in
             try await place.app.sendData(data, toServer: "echo/orders/42")

@@ -123,7 +123,7 @@ package final class SpeechService: NodeService, Service {
     ) async throws(ApusError) -> (response: ClientListenResponse, endedAt: MonotonicTime) {
         let account = call.session.account
         let grammar = try await dialogs.grammar(request.language, account)
-        let recognition = Recognition(providers, grammar.language, try sentences(grammar))
+        let recognition = Recognition(providers, grammar.language, try await sentences(grammar))
         let before = FramePosition(epoch: request.epoch, sequence: request.sequence).before
         let tap = try await channels.tap(
             ChannelID(microphoneOf: device), of: account, after: before, on: group.next(),
@@ -181,8 +181,10 @@ package final class SpeechService: NodeService, Service {
         runningGauge.record(count)
     }
 
-    /// The sentences of a grammar for the providers; nil if it has none, or too many for them.
-    private func sentences(_ grammar: DialogGrammar) throws(ApusError) -> WyomingGrammar? {
+    /// The sentences of a grammar for the providers; nil if it has none, or too many for them. They take a second to
+    /// make, so not on the event loop of the connection.
+    @concurrent
+    private func sentences(_ grammar: DialogGrammar) async throws(ApusError) -> WyomingGrammar? {
         if let known = grammars.withLock({ $0[grammar.key] }) { return known }
         let sentences = grammar.sentences(countMax: WyomingGrammar.sentenceCountMax)
         guard !sentences.isEmpty else { return nil }
