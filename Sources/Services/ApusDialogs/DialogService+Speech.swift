@@ -24,11 +24,10 @@ package struct DialogGrammar: Sendable {
     package let language: String
     let grammar: Grammar
 
-    /// The maximum number of sentences of one template: a number in percent and two devices have 202.
-    private static let templateMax = 400
+    /// The maximum number of sentences of one template: a number in percent has 101.
+    private static let templateMax = 120
 
-    /// The sentences as they are said, with numbers as words. Of a template with very many, such as one with a time of
-    /// day, some by chance, the same ones each time.
+    /// The sentences as they are said, with numbers as words; of each template the shortest ones.
     package func sentences(countMax: Int) -> [String] {
         grammar.spokenSentences(countMax: countMax, templateMax: Self.templateMax)
     }

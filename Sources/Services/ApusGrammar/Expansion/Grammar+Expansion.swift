@@ -13,8 +13,9 @@ extension Grammar {
     /// - Parameter countMax: ends the sequence.
     package func expansions(countMax: Int) -> GrammarExpansions { GrammarExpansions(tables, countMax: countMax) }
 
-    /// The sentences for a recognizer, without duplicates: all of a template that has few, and of another one some by
-    /// chance, the same ones each time. Templates of times of day have millions.
+    /// The sentences for a recognizer, without duplicates: of each template those with the fewest words, since people
+    /// leave out what may be left out. Of a template with very many, such as one with a time of day, the shortest of
+    /// some by chance, the same ones each time.
     ///
     /// - Parameters:
     ///   - countMax: the maximum number of sentences.
@@ -24,26 +25,27 @@ extension Grammar {
         var random = SeededRandom(seed: 1)
         var known: Set<ExactText> = []
         var texts: [String] = []
-        func add(_ expansion: GrammarExpansion?) {
-            guard let text = expansion?.text, texts.count < countMax, known.insert(ExactText(text)).inserted else {
-                return
-            }
-            texts.append(text)
-        }
-        // The small templates first: they are whole sentences for people, and must not be missing.
-        let sentences = templates.sentences.sorted {
-            expander.counts[Int($0.root)] < expander.counts[Int($1.root)]
-        }
-        for sentence in sentences where texts.count < countMax {
+        let triesMax = Self.triesPerSentence * templateMax
+        for sentence in templates.sentences where texts.count < countMax {
             let count = expander.counts[Int(sentence.root)]
-            if count <= UInt64(templateMax) {
+            var own: [(text: String, words: Int)] = []
+            func add(_ expansion: GrammarExpansion?) {
+                guard let text = expansion?.text, known.insert(ExactText(text)).inserted else { return }
+                own.append((text, text.utf8.count { $0 == UInt8(ascii: " ") }))
+            }
+            if count <= UInt64(triesMax) {
                 for number in 0..<count { add(expander.expansion(sentence, number: number)) }
             } else {
-                for _ in 0..<templateMax { add(expander.sample(sentence, &random)) }
+                for _ in 0..<triesMax { add(expander.sample(sentence, &random)) }
             }
+            let rank = own.indices.sorted { (own[$0].words, $0) < (own[$1].words, $1) }
+            texts += rank.prefix(min(templateMax, countMax - texts.count)).map { own[$0].text }
         }
         return texts
     }
+
+    /// How many sentences of a template are made for each one that is taken.
+    private static let triesPerSentence = 8
 
     /// Sentences by chance: the same seed gives the same sentences. Every template is as probable as every other one,
     /// as is every alternative in it. A sentence may occur several times.
