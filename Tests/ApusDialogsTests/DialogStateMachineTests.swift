@@ -175,6 +175,36 @@ struct DialogStateMachineTests {
         #expect(machine.state.phase == .idle)
     }
 
+    @Test("A reply that took longer to say than to read: the device listens to the answer all the same")
+    func slowVoice() {
+        var machine = Machine(restoring: DialogState(), DialogConfiguration())
+        var actions: [Machine.Action] = []
+        machine.listen(Self.listening("tap-1"), at: 1000, &actions)
+        _ = machine.begin(Self.heard(1, "tap-1", choices: 1), at: 1000, &actions)
+        let end = machine.state.deadlineMs
+        machine.advance(at: end, &actions)
+        #expect(machine.state.phase == .idle && machine.state.hasQuestion)
+        machine.spoken("id-1", at: end + 1, &actions)
+        #expect(machine.state.phase == .listening)
+        machine.stop(at: end + 2, &actions)
+        machine.spoken("id-1", at: end + 3, &actions)
+        #expect(machine.state.phase == .idle, "the question was withdrawn")
+    }
+
+    @Test("Sound joins a listening, whose time begins again; after a stop, its repetition opens nothing (VA-9)")
+    func joins() {
+        var machine = Machine(restoring: DialogState(), DialogConfiguration())
+        var actions: [Machine.Action] = []
+        machine.listen(Self.listening("tap-1"), at: 1000, &actions)
+        machine.listen(Self.listening("sound-1"), joins: true, at: 12_000, &actions)
+        #expect(machine.state.listening.id == "tap-1" && machine.state.deadlineMs == 27_000)
+        machine.stop(at: 13_000, &actions)
+        machine.listen(Self.listening("sound-1"), joins: true, at: 13_100, &actions)
+        #expect(machine.state.phase == .idle)
+        machine.listen(Self.listening("sound-2"), joins: true, at: 13_200, &actions)
+        #expect(machine.state.phase == .listening && machine.state.listening.id == "sound-2")
+    }
+
     @Test("Without a tap it listens six times in a row at most")
     func bounded() {
         var machine = Machine(restoring: DialogState(), DialogConfiguration())
@@ -275,7 +305,9 @@ private struct DialogWalk {
             let isLast = Int.random(in: 0..<8, using: &generator) > 0
             let id = (isLast ? before.turns.last : before.turns.randomElement(using: &generator))?.id ?? ""
             machine.spoken(id, at: now, &actions)
-            if machine.state.phase == .listening, before.phase != .listening, before.phase != .speaking {
+            // A slow voice ends after the time of a reader, while the question is open.
+            let mayListen = before.phase == .speaking || (before.phase == .idle && before.hasQuestion)
+            if machine.state.phase == .listening, before.phase != .listening, !mayListen {
                 violations.append("it listens before the reply was given")
             }
             if machine.state.phase == .listening, before.phase != .listening { continuedCount += 1 }

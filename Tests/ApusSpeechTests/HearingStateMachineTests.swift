@@ -26,7 +26,7 @@ struct HearingStateMachineTests {
             for _ in 0..<milliseconds / 20 where machine.end == nil {
                 var new: [HearingStateMachine.Action] = []
                 machine.heard(power: power, &new)
-                for case .ask(let number, let at) in new { waiting.append((number, at + Int64(delay) * 20_000)) }
+                for case .ask(let number, let at, _) in new { waiting.append((number, at + Int64(delay) * 20_000)) }
                 for question in waiting where question.at <= machine.now {
                     machine.answered(question.number, answer, &new)
                 }
@@ -165,7 +165,7 @@ struct HearingStateMachineTests {
                 #expect(ended == 0 || actions.isEmpty)
                 for action in actions {
                     switch action {
-                    case .ask(let number, let at):
+                    case .ask(let number, let at, _):
                         #expect(number == last + 1 && at == machine.now)
                         (last, asked) = (number, number)
                     case .resumed: break

@@ -47,7 +47,9 @@ struct SoundTests {
         for first in stride(from: 0, to: rate, by: rate / 50) {
             heard += try reader.read(Self.l16(Array(samples[first..<min(first + rate / 50, rate)])))
         }
-        #expect((15_998...16_002).contains(heard.count), "\(heard.count)")
+        // The last of it is in the filter.
+        #expect((15_980...16_000).contains(heard.count), "\(heard.count)")
+        // A square wave overshoots at its edges, and crosses zero there only.
         let crossings = zip(heard, heard.dropFirst()).count { ($0 < 0) != ($1 < 0) }
         #expect((797...801).contains(crossings), "\(crossings)")
     }

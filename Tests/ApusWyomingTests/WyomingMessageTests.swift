@@ -134,10 +134,10 @@ struct WyomingGrammarTests {
         let long = String(repeating: "a", count: WyomingGrammar.sentenceByteCountMax)
         _ = try WyomingGrammar(sentences: [long])
         #expect(throws: ApusError(.frameTooLarge)) { try WyomingGrammar(sentences: [long + "a"]) }
-        let count = WyomingGrammar.byteCountMax / WyomingGrammar.sentenceByteCountMax
+        let count = WyomingGrammar.byteCountMax / (WyomingGrammar.sentenceByteCountMax + 4)
         _ = try WyomingGrammar(sentences: Array(repeating: long, count: count))
         #expect(throws: ApusError(.frameTooLarge)) {
-            try WyomingGrammar(sentences: Array(repeating: long, count: count) + ["a"])
+            try WyomingGrammar(sentences: Array(repeating: long, count: count + 1))
         }
     }
 

@@ -239,6 +239,15 @@ struct DeviceAuthorizationTests {
         #expect(try device.ask(code).token != nil)
     }
 
+    /// The time of issue in a token (RFC 7519 §4.1.6).
+    private static func issued(_ token: String) throws -> Int {
+        let text = try #require(token.split(separator: ".").dropFirst().first)
+            .replacingOccurrences(of: "-", with: "+").replacingOccurrences(of: "_", with: "/")
+        let padded = text + String(repeating: "=", count: (4 - text.count % 4) % 4)
+        let claims = try JSONSerialization.jsonObject(with: try #require(Data(base64Encoded: padded)))
+        return try #require((claims as? [String: Any])?["iat"] as? Int)
+    }
+
     @Test("A copied refresh token ends the grant, and unbinding the device does too (VA-4, RFC 9700)")
     func refreshes() async throws {
         let cluster = try Self.shared()
@@ -253,6 +262,9 @@ struct DeviceAuthorizationTests {
         }
         let first = try grant()
         let second = try #require(try device.refresh(first.refresh, node: 2).refresh)
+        // A revocation ends what was issued before it, so no refresh may come after it.
+        #expect(try Self.issued(second) == Self.issued(first.refresh))
+        #expect(try Self.issued(second) == Self.issued(first.token))
         let repeated = try #require(try device.refresh(first.refresh, node: 3).refresh)
         #expect(try device.refresh(repeated, node: 1).token != nil, "an answer that was lost is repeated")
         #expect(try device.refresh(second, node: 1).token != nil, "and so is that")

@@ -29,7 +29,7 @@ final class ScriptedEngine: Sendable {
     private let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
     private let server = Mutex<(any Channel)?>(nil)
     private let counted = Mutex(Counts())
-    private let hashes = Mutex<[String]>([])
+    let hashes = Mutex<[String]>([])
     /// It accepts connections, and answers nothing that is asked with sound.
     private let isHanging = Mutex(false)
 
@@ -94,6 +94,9 @@ final class ScriptedEngine: Sendable {
         private let engine: ScriptedEngine
         private var decoder = WyomingDecoder()
         private var samples: [Int16] = []
+        /// What was heard at a pause. As with other providers, only silence follows, unless the client says that speech
+        /// goes on.
+        private var early: String??
 
         init(_ engine: ScriptedEngine) { self.engine = engine }
 
@@ -118,18 +121,21 @@ final class ScriptedEngine: Sendable {
                     engine.counted.withLock { $0.unknown += 1 }
                     send(.error(text: "no such grammar", code: WyomingGrammar.unknownCode), context)
                 }
-            case .audioStart: samples = []
+            case .audioStart: (samples, early) = ([], nil)
+            case .voiceStarted: early = nil
             case .audioChunk(let chunk):
                 var audio = chunk.audio
                 while let sample = audio.readInteger(endianness: .little, as: Int16.self) { samples.append(sample) }
             case .voiceStopped:
                 guard !engine.isHanging.withLock(\.self) else { return }
+                if early == nil { early = .some(heard) }
                 let pause = WyomingTranscriptChunk.Pause(
                     isWhole: heard != nil, isBeginning: false, milliseconds: samples.count / 16)
                 send(.transcriptChunk(WyomingTranscriptChunk(text: heard ?? "", pause: pause)), context)
             case .audioStop:
                 guard !engine.isHanging.withLock(\.self) else { return }
                 engine.counted.withLock { $0.utterances += 1 }
+                let heard = early ?? heard
                 let text = heard ?? ""
                 let result = WyomingResult(candidates: [.init(text: text, score: 1)], isWhole: heard != nil)
                 send(.transcript(WyomingTranscript(text: text, result: result)), context)

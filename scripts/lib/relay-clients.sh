@@ -44,7 +44,7 @@ relay_clients() {
         rm -rf "$folder"
         # shellcheck disable=SC2086
         if ! { python3 -m venv "$folder" && "$folder/bin/python" -m pip install --quiet --prefer-binary $wanted; } >&2; then
-            say "aioice and aiortc cannot be installed: python3 with venv and a route to pypi.org are needed."
+            say "aioice and aiortc cannot be installed: python3 with venv and a route to the Python Package Index are needed."
             rm -rf "$folder"
             return 1
         fi

@@ -9,7 +9,7 @@ if [ "$(cat "$folder/wanted" 2>/dev/null)" != "$wanted" ]; then
     python3 -c 'import ensurepip' 2>/dev/null || (require_packages python3 python3-venv) || exit 1
     rm -rf "$folder"
     if ! { python3 -m venv "$folder" && "$folder/bin/python" -m pip install --quiet --prefer-binary "$wanted"; } >&2; then
-        say "wyoming cannot be installed: python3 with venv and a route to pypi.org are needed."
+        say "wyoming cannot be installed: python3 with venv and a route to the Python Package Index are needed."
         rm -rf "$folder"
         exit 1
     fi

@@ -25,5 +25,13 @@ public struct HostPort: Sendable, Hashable, CustomStringConvertible {
         self.init(host: host, port: port)
     }
 
+    /// True for a literal loopback address, and for `localhost`. Other names may mean any address.
+    public var isLoopback: Bool {
+        if host.isExactly("localhost") || host.isExactly("::1") { return true }
+        let parts = host.split(separator: ".", omittingEmptySubsequences: false)
+        return parts.count == 4 && parts[0].elementsEqual("127")
+            && parts.allSatisfy { part in (1...3).contains(part.count) && UInt8(part) != nil }
+    }
+
     public var description: String { host.contains(":") ? "[\(host)]:\(port)" : "\(host):\(port)" }
 }

@@ -28,9 +28,10 @@ struct AuthorizationPage: Sendable {
 
     func get(_ request: Request, _ context: HTTPContext) async -> Response {
         let code = request.uri.queryParameters["user_code"].map { String($0) } ?? ""
-        guard let token = BearerToken.of(request.headers) else { return Self.page(code: code, token: nil, nil) }
         do throws(ApusError) {
+            // Before somebody types a token into the form.
             try configuration.checkSecrets(context)
+            guard let token = BearerToken.of(request.headers) else { return Self.page(code: code, token: nil, nil) }
             try service.takeAttempt(context.source, of: nil)
             let shown: ClientAuthorization = try await carryOut(
                 ClientGetAuthorizationRequest.with { $0.userCode = code }, token, context)

@@ -112,17 +112,10 @@ public struct FanOutStateMachine: Sendable {
         for index in receivers.indices {
             guard let cursor = receivers[index].cursor, cursor >= ring.firstIndex else { continue }
             let before =
-                cursor > ring.firstIndex ? ring[cursor - 1].position : ring.oldest.map(Self.predecessor) ?? ring.last
+                cursor > ring.firstIndex ? ring[cursor - 1].position : ring.oldest?.predecessor ?? ring.last
             if let before { receivers[index].floor = receivers[index].floor.map { max($0, before) } ?? before }
             receivers[index].cursor = ring.endIndex
         }
-    }
-
-    private static func predecessor(of position: FramePosition) -> FramePosition {
-        guard position.sequence == 0 else {
-            return FramePosition(epoch: position.epoch, sequence: position.sequence - 1)
-        }
-        return FramePosition(epoch: position.epoch - min(position.epoch, 1), sequence: MediaHeader.sequenceMax)
     }
 
     /// Adds a configuration that was repeated at the start of the upstream's stream.

@@ -41,6 +41,12 @@ public struct FramePosition: Sendable, Hashable, Comparable, CustomStringConvert
         self.sequence = sequence
     }
 
+    /// The position before it; before the first one of an epoch, the end of the epoch before.
+    package var predecessor: FramePosition {
+        guard sequence == 0 else { return FramePosition(epoch: epoch, sequence: sequence - 1) }
+        return FramePosition(epoch: epoch - min(epoch, 1), sequence: MediaHeader.sequenceMax)
+    }
+
     public static func < (left: Self, right: Self) -> Bool {
         (left.epoch, left.sequence) < (right.epoch, right.sequence)
     }

@@ -21,7 +21,7 @@ package enum WyomingAddress: Sendable, Hashable, CustomStringConvertible {
             }
             self = .unix(path)
         } else if text.hasPrefix("tcp:"), let address = HostPort(String(text.dropFirst(4))) {
-            guard Self.isLoopback(address.host) else {
+            guard address.isLoopback else {
                 throw ApusError(
                     .configurationInvalid,
                     "\(address.host) is not a loopback address; Wyoming has no authentication and no encryption")
@@ -30,14 +30,6 @@ package enum WyomingAddress: Sendable, Hashable, CustomStringConvertible {
         } else {
             throw ApusError(.configurationInvalid, "\(text) is not unix:PATH or tcp:HOST:PORT")
         }
-    }
-
-    /// Names other than localhost may mean any address.
-    private static func isLoopback(_ host: String) -> Bool {
-        if host.isExactly("localhost") || host.isExactly("::1") { return true }
-        let parts = host.split(separator: ".", omittingEmptySubsequences: false)
-        return parts.count == 4 && parts[0].elementsEqual("127")
-            && parts.allSatisfy { part in (1...3).contains(part.count) && UInt8(part) != nil }
     }
 
     package var description: String {

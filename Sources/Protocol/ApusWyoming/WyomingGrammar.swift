@@ -13,9 +13,9 @@ import ApusCrypto
 package struct WyomingGrammar: Sendable, Equatable {
     /// The most sentences.
     package static let sentenceCountMax = 20_000
-    /// The most bytes of all sentences. JSON adds three bytes or more for each, and the data of an event has a limit
-    /// too.
-    package static let byteCountMax = 1_048_576
+    /// The most bytes of all sentences, with four bytes more for each, which JSON adds. The data of an event has a
+    /// limit too.
+    package static let byteCountMax = 1_000_000
     /// The longest sentence, in bytes.
     package static let sentenceByteCountMax = 512
     /// The code of the `error` of a provider that does not have the grammar of this hash.
@@ -31,7 +31,7 @@ package struct WyomingGrammar: Sendable, Equatable {
 
     /// - Throws: 10002 if there are too many sentences or bytes; 10001 if a sentence is empty or has a line feed.
     package init(sentences: [String]) throws(ApusError) {
-        let byteCount = sentences.reduce(0) { $0 + $1.utf8.count }
+        let byteCount = sentences.reduce(0) { $0 + $1.utf8.count + 4 }
         guard sentences.count <= Self.sentenceCountMax, byteCount <= Self.byteCountMax,
             sentences.allSatisfy({ $0.utf8.count <= Self.sentenceByteCountMax })
         else { throw ApusError(.frameTooLarge, "the grammar has too many sentences, or they are too long") }

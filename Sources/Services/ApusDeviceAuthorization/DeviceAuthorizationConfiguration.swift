@@ -19,7 +19,9 @@ package struct DeviceAuthorizationConfiguration: ServiceConfiguration {
     /// The lifetime of a token. Key `authorization.token_lifetime`.
     package var tokenLifetime: Duration = .seconds(86_400)
     /// The lifetime of a refresh token; each refresh begins it again. Key `authorization.refresh_lifetime`.
-    package var refreshLifetime: Duration = .seconds(180 * 86_400)
+    package var refreshLifetime: Duration = Self.lifetimeMax
+    /// The longest lifetime of a token: a revocation is kept at least as long (``AccountConfiguration``).
+    private static let lifetimeMax = Duration.seconds(30 * 86_400)
     /// The address of the page for people, with scheme and without a path; empty: that at which the device has asked.
     /// Key `authorization.url`.
     package var url = ""
@@ -46,11 +48,11 @@ package struct DeviceAuthorizationConfiguration: ServiceConfiguration {
         guard (.seconds(1) ... .seconds(60)).contains(pollInterval) else {
             throw reader.invalid("authorization.poll_interval", "1s to 1m is expected")
         }
-        guard (.seconds(5) ... .seconds(365 * 86_400)).contains(tokenLifetime) else {
-            throw reader.invalid("authorization.token_lifetime", "5s to 365d is expected")
+        guard (.seconds(5)...Self.lifetimeMax).contains(tokenLifetime) else {
+            throw reader.invalid("authorization.token_lifetime", "5s to 720h is expected")
         }
-        guard (tokenLifetime ... .seconds(3650 * 86_400)).contains(refreshLifetime) else {
-            throw reader.invalid("authorization.refresh_lifetime", "token_lifetime to 87600h is expected")
+        guard (tokenLifetime...Self.lifetimeMax).contains(refreshLifetime) else {
+            throw reader.invalid("authorization.refresh_lifetime", "token_lifetime to 720h is expected")
         }
         guard url.isEmpty || (url.hasPrefix("https://") || url.hasPrefix("http://")) && !url.hasSuffix("/") else {
             throw reader.invalid("authorization.url", "https://HOST or http://HOST is expected")

@@ -150,8 +150,8 @@ package final class DeviceAuthorizationService: NodeService {
     ) async throws(ApusError) -> Result<DeviceTokens, DeviceRefusal> {
         guard let deviceCode = DeviceCode(text) else { return .failure(.invalidGrant) }
         let hash = Self.hash(deviceCode)
-        guard let known = try await records.code(deviceCode.userCode), Self.isSame(hash, Array(known.deviceCodeHash)),
-            known.client.isExactly(client)
+        guard let known = try await records.code(deviceCode.userCode),
+            ConstantTime.isEqual(hash, Array(known.deviceCodeHash)), known.client.isExactly(client)
         else { return .failure(.invalidGrant) }
         let mark = hash.prefix(8).reduce(0) { $0 << 8 | UInt64($1) }
         let poll = DeviceCodeStateMachine(known).poll(at: milliseconds)
@@ -165,7 +165,7 @@ package final class DeviceAuthorizationService: NodeService {
         }
         var outcome: Result<DeviceTokens, DeviceRefusal> = .failure(.invalidGrant)
         _ = try await records.change(deviceCode.userCode) { machine throws(ApusError) in
-            guard Self.isSame(hash, Array(machine.code.deviceCodeHash)),
+            guard ConstantTime.isEqual(hash, Array(machine.code.deviceCodeHash)),
                 case .approved(let approver) = machine.poll(at: milliseconds)
             else {
                 outcome = .failure(Self.refusal(machine.poll(at: milliseconds)))
@@ -175,8 +175,8 @@ package final class DeviceAuthorizationService: NodeService {
                 outcome = .failure(.accessDenied)
                 return nil
             }
-            let grant = self.grant(for: machine.code, account: approver.account)
-            outcome = .success(try tokens(grant, notBefore: since))
+            let grant = self.grant(for: machine.code, account: approver.account, since: since)
+            outcome = .success(try tokens(grant))
             machine.use()
             return grant
         }
@@ -209,20 +209,19 @@ package final class DeviceAuthorizationService: NodeService {
                 ? machine.refresh(
                     grant: token.grant, generation: token.generation, account: token.account, at: now, expires: expires)
                 : .refused
+            // Whoever has the copy may have a token too. The grant is there until its tokens are revoked, so that a
+            // repetition revokes them if this node dies.
+            if refresh == .copied { try await revoke(token.grant, at: now) }
             return machine.grant
         }
         switch refresh {
         case .renewed:
             guard let grant = changed.after else { return .failure(.invalidGrant) }
-            let tokens = try tokens(grant, notBefore: record.tokensAfter)
+            let tokens = try tokens(grant)
             refreshed.increment()
             return .success(tokens)
         case .copied:
             copied.increment()
-            // Whoever has the copy may have a token too.
-            let subject = RevocationRecord.Subject.token(TokenMark.tag(of: token.grant))
-            let keep = configuration.tokenLifetime.components.seconds + TokenVerifier.leewaySeconds
-            try await devices.revoke(RevocationRecord(subject, expires: now + keep), wallSeconds: now)
             return .failure(.invalidGrant)
         case .refused: return .failure(.invalidGrant)
         }
@@ -230,24 +229,37 @@ package final class DeviceAuthorizationService: NodeService {
 
     // MARK: - Parts
 
-    private func tokens(_ grant: AuthorizationStoredGrant, notBefore: Int64) throws(ApusError) -> DeviceTokens {
+    /// Ends the tokens of a grant. Customers and devices share a part of the revocations that there may be.
+    private func revoke(_ grant: String, at now: Int64) async throws(ApusError) {
+        let subject = RevocationRecord.Subject.token(TokenMark.tag(of: grant))
+        let keep = configuration.tokenLifetime.components.seconds + TokenVerifier.leewaySeconds
+        try await devices.revoke(
+            RevocationRecord(subject, expires: now + keep), wallSeconds: now, countMax: RevocationRecord.countMax / 2)
+    }
+
+    /// All tokens of a grant were issued when it was made, and only their ends differ: a revocation or an unbinding
+    /// ends them, whenever they are refreshed.
+    private func tokens(_ grant: AuthorizationStoredGrant) throws(ApusError) -> DeviceTokens {
         let (device, account) = (DeviceID(unchecked: grant.device), AccountID(unchecked: grant.account))
-        // The device refuses tokens that were issued before it was bound.
-        let now = max(seconds, notBefore)
+        let age = Duration.seconds(max(0, seconds - grant.createdS))
         let refresh = RefreshToken(
-            device: device, account: account, grant: grant.grant, generation: grant.generation, issuedAt: now,
-            lifetime: configuration.refreshLifetime)
+            device: device, account: account, grant: grant.grant, generation: grant.generation,
+            issuedAt: grant.createdS, lifetime: age + configuration.refreshLifetime)
         return DeviceTokens(
             token: try issuer.token(
-                of: device, account: account, id: grant.grant, at: now, lifetime: configuration.tokenLifetime),
+                of: device, account: account, id: grant.grant, at: grant.createdS,
+                lifetime: age + configuration.tokenLifetime),
             refreshToken: try issuer.text(of: refresh), expiresIn: configuration.tokenLifetime)
     }
 
-    private func grant(for code: AuthorizationStoredCode, account: String) -> AuthorizationStoredGrant {
+    /// - Parameter since: when the device was bound. It refuses tokens that were issued before that.
+    private func grant(
+        for code: AuthorizationStoredCode, account: String, since: Int64
+    ) -> AuthorizationStoredGrant {
         let now = seconds
         return .with {
             ($0.device, $0.account, $0.client) = (code.device, account, code.client)
-            ($0.grant, $0.generation, $0.createdS, $0.renewedS) = (UUID().uuidString, 1, now, now)
+            ($0.grant, $0.generation, $0.createdS, $0.renewedS) = (UUID().uuidString, 1, max(now, since), now)
             $0.expiresS = now + configuration.refreshLifetime.components.seconds
         }
     }
@@ -308,11 +320,6 @@ package final class DeviceAuthorizationService: NodeService {
     }
 
     private static func hash(_ code: DeviceCode) -> [UInt8] { SHA256.hash(data: Array(code.text.utf8)) }
-
-    /// Compares in a time that does not depend on the bytes.
-    private static func isSame(_ left: [UInt8], _ right: [UInt8]) -> Bool {
-        left.count == right.count && zip(left, right).reduce(0) { $0 | $1.0 ^ $1.1 } == 0
-    }
 
     private static var noKey: ApusError {
         ApusError(.unavailable, "this node has no key to sign tokens with (keys.token_private)")

@@ -121,7 +121,7 @@ struct DialogKind {
         }
         definition.on(DialogListen.self) { dialog, message, scope throws(ApusError) in
             try change(&dialog, message.dataSinceMs, &scope) { machine, now, actions in
-                machine.listen(message.listening, at: now, &actions)
+                machine.listen(message.listening, joins: message.joins, at: now, &actions)
                 return machine.state
             }
         }

@@ -22,7 +22,10 @@ extension DialogService {
         let home = try await homes.home(of: call.session.account)
         let listening = try listening(id, request.language, home, call)
         let state = try await listen(listening, device, since, call)
-        await tapped(device, id: id, home, call.session.account)
+        // A repetition of an earlier tap does not listen, and stops no other device.
+        if state.phase == .listening, state.listening.id.isExactly(id) {
+            await tapped(device, id: id, home, call.session.account)
+        }
         return state
     }
 
@@ -39,9 +42,9 @@ extension DialogService {
     }
 
     func listen(
-        _ listening: DialogListening, _ device: DeviceID, _ since: UInt64, _ call: ClientCall
+        _ listening: DialogListening, joins: Bool = false, _ device: DeviceID, _ since: UInt64, _ call: ClientCall
     ) async throws(ApusError) -> DialogState {
-        let listen = DialogListen.with { ($0.listening, $0.dataSinceMs) = (listening, since) }
+        let listen = DialogListen.with { ($0.listening, $0.dataSinceMs, $0.joins) = (listening, since, joins) }
         return try await ref(device).ask(listen, timeout: try call.timeLeft())
     }
 }

@@ -52,6 +52,9 @@ extension DialogService {
                 try known.check(message)
                 return try await carryOut(known, of: device)
             }
+            // Before a server of the integrator sees it.
+            guard message.heard.isEmpty || (seen.phase == .listening && seen.listening.id.isExactly(message.heard))
+            else { throw ApusError(.versionConflict, "the device does not listen any more") }
             let account = AccountID(unchecked: message.speaker.account)
             var reader = try await reader(
                 of: message.language, account, device, lastReply: seen.turns.last?.plan.reply ?? "")
@@ -262,7 +265,13 @@ extension DialogService {
         var change = step
         change.json = what.stepped(value, by: amount)
         step.result = try await write(change, device, access, id: id, authority, until: end)
-        step.json = try await things.read(step.path, of: device, access, timeout: try end.timeLeft()).json
+        // The setting is written, whether it can be read again or not.
+        step.json = change.json
+        if let left = try? end.timeLeft(),
+            let now = try? await things.read(step.path, of: device, access, timeout: left)
+        {
+            step.json = now.json
+        }
     }
 
     /// Writes a setting, and waits for the device to confirm it.

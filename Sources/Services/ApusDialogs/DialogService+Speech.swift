@@ -28,9 +28,23 @@ package struct DialogGrammar: Sendable {
     private static let templateMax = 120
 
     /// The sentences as they are said, with numbers as words; of each template the shortest ones.
-    package func sentences(countMax: Int) -> [String] {
-        grammar.spokenSentences(countMax: countMax, templateMax: Self.templateMax)
+    ///
+    /// - Parameters:
+    ///   - byteCountMax: of all, with four bytes more for each.
+    ///   - sentenceByteCountMax: longer ones are left out.
+    package func sentences(countMax: Int, byteCountMax: Int, sentenceByteCountMax: Int) -> [String] {
+        var byteCount = 0
+        return grammar.spokenSentences(countMax: countMax, templateMax: Self.templateMax).filter { text in
+            guard text.utf8.count <= sentenceByteCountMax, byteCount + text.utf8.count + 4 <= byteCountMax else {
+                return false
+            }
+            byteCount += text.utf8.count + 4
+            return true
+        }
     }
+
+    /// True if a text is a sentence of the home, whatever the place of the device.
+    package func has(_ text: String) -> Bool { !text.isEmpty && !grammar.match(text).all.isEmpty }
 }
 
 /// What a dialog says to a device that begins to hear a sentence.
@@ -51,10 +65,9 @@ extension DialogService {
     /// - Throws: 21031 for a language that there is not; 10021 if the home cannot be read.
     package func grammar(_ language: String, _ account: AccountID) async throws(ApusError) -> DialogGrammar {
         if !language.isEmpty { _ = try DialogLanguage(checking: language) }
-        let home = try await homes.home(of: account)
         let reader = try await reader(of: language, account, DeviceID(unchecked: "-"), lastReply: "")
         let tag = reader.language.grammar.tag
-        let key = DialogGrammar.Key(account: account.rawValue, language: tag, revision: home.content.revision)
+        let key = DialogGrammar.Key(account: account.rawValue, language: tag, revision: reader.home.content.revision)
         return DialogGrammar(key: key, language: tag, grammar: reader.grammar)
     }
 
@@ -74,10 +87,12 @@ extension DialogService {
         if let known = seen.turns.last(where: { $0.id.isExactly(id) }) {
             return known.endedMs > 0 ? .ended(ClientDialogTurn(known)) : .listens(known.heard)
         }
-        guard seen.phase != .listening else { return .listens(seen.listening.id) }
+        // The listening has an id of its own: after a question the dialog listens again, with that of the sentence.
+        let own = Hexadecimal.text(RequestID("hears/\(id)", of: device, call.session.account.rawValue, step: 0).bytes)
         let home = try await homes.home(of: call.session.account)
-        _ = try await listen(try listening(id, language, home, call), device, since, call)
-        return .listens(id)
+        let state = try await listen(try listening(own, language, home, call), joins: true, device, since, call)
+        // A repetition after a stop does not listen, and its sentence is refused.
+        return .listens(state.phase == .listening ? state.listening.id : own)
     }
 
     /// A listening has heard nothing that can be carried out: the dialog is idle, if it listens with this id.

@@ -151,8 +151,16 @@ package struct DialogStateMachine: Sendable {
 
     /// The device listens from now on: it was tapped, or has heard a wake phrase and may listen (VA-7). Has no effect
     /// for an id that is known.
-    package mutating func listen(_ listening: DialogListening, at now: Int64, _ actions: inout [Action]) {
+    ///
+    /// - Parameter joins: if the device listens already, it goes on with that, for as long again.
+    package mutating func listen(
+        _ listening: DialogListening, joins: Bool = false, at now: Int64, _ actions: inout [Action]
+    ) {
         guard !state.known.contains(listening.id) else { return }
+        if joins, state.phase == .listening {
+            remember(listening.id)
+            return schedule(at: now)
+        }
         state.continued = 0
         interrupt(at: now)
         open(listening, at: now, [], &actions)
@@ -176,11 +184,17 @@ package struct DialogStateMachine: Sendable {
     /// The device has given the whole reply to a sentence. After a question that a person was asked at the device, it
     /// listens again.
     package mutating func spoken(_ id: String, at now: Int64, _ actions: inout [Action]) {
-        guard state.phase == .speaking, let turn = state.turns.last, turn.id.isExactly(id) else { return }
-        var phases: [DialogPhase] = []
-        enter(.finished, &phases)
-        enter(.idle, &phases)
+        guard let turn = state.turns.last, turn.id.isExactly(id) else { return }
         let asksPerson = state.hasQuestion && !turn.heard.isEmpty
+        var phases: [DialogPhase] = []
+        switch state.phase {
+        case .speaking:
+            enter(.finished, &phases)
+            enter(.idle, &phases)
+        // A slow voice needs more time than a reader.
+        case .idle: guard asksPerson else { return }
+        default: return
+        }
         guard asksPerson, state.continued < DialogConfiguration.continuedMax, !state.known.contains(id) else {
             schedule(at: now)
             return note(phases, turn, at: now, &actions)

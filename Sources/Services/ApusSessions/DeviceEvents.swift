@@ -55,8 +55,8 @@ extension DeviceRelationChange {
     /// rights away is not: of a device, few of those can follow each other without one that is refused.
     var waitsForRoom: Bool {
         switch self {
-        case .bind, .share, .invite, .accept, .disable(false): true
-        case .handOver, .unshare, .assign, .disable(true): false
+        case .bind, .share, .invite, .accept, .disable(false), .handOver(to: _?, keepsData: _): true
+        case .handOver(to: nil, keepsData: _), .unshare, .assign, .disable(true): false
         }
     }
 }

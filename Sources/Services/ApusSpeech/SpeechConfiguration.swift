@@ -13,7 +13,7 @@ package struct SpeechConfiguration: Sendable, Hashable {
     /// The devices that this node listens to at once; 10007 beyond. Key `speech.running_max`.
     package var runningMax = 64
     /// Those of one account; 10007 beyond. Key `speech.account_running_max`.
-    package var accountRunningMax = 16
+    package var accountRunningMax = 4
     /// How long a device is listened to. Key `speech.utterance_max`.
     package var utteranceMax = Duration.seconds(8)
     /// Silence that ends a whole sentence. Key `speech.silence_whole`.

@@ -43,7 +43,7 @@ package final class SpeechService: NodeService, Service {
     private let providers: SpeechProviders
     private let group: any EventLoopGroup
     private let limited: LogLimiter
-    private let grammars = Mutex(RecentCache<DialogGrammar.Key, WyomingGrammar>(countMax: SpeechService.grammarsMax))
+    private let grammars = Mutex(RecentCache<DialogGrammar.Key, WyomingGrammar?>(countMax: SpeechService.grammarsMax))
     private let replies: Mutex<RecentCache<ReplyKey, Spoken>>
     private let listening = Mutex<[DeviceID: Listening]>([:])
     private let players = Mutex<[DeviceID: FramePlayer]>([:])
@@ -99,7 +99,7 @@ package final class SpeechService: NodeService, Service {
         case .ended(let turn):
             // The device repeats its request: its node has died.
             let response = ClientListenResponse.with { ($0.turn, $0.heard) = (turn, turn.text) }
-            return await speak(request, device, account, response, since: .now())
+            return await speak(request, device, listener, response, since: .now(), call)
         case .listens(let id): heard = id
         }
         do throws(ApusError) {
@@ -108,7 +108,7 @@ package final class SpeechService: NodeService, Service {
                 await dialogs.hearsNothing(heard, on: device)
                 return response
             }
-            return try await carryOut(request, device, response, heard: heard, since: endedAt, call)
+            return try await carryOut(request, device, listener, response, heard: heard, since: endedAt, call)
         } catch {
             // The utterance that ended this one, or the same one at another node after a connection was lost, may go on
             // with its listening.
@@ -124,7 +124,7 @@ package final class SpeechService: NodeService, Service {
         let account = call.session.account
         let grammar = try await dialogs.grammar(request.language, account)
         let recognition = Recognition(providers, grammar.language, try await sentences(grammar))
-        let before = FramePosition(epoch: request.epoch, sequence: request.sequence).before
+        let before = FramePosition(epoch: request.epoch, sequence: request.sequence).predecessor
         let tap = try await channels.tap(
             ChannelID(microphoneOf: device), of: account, after: before, on: group.next(),
             byteCountMax: Self.tapByteCountMax)
@@ -138,24 +138,24 @@ package final class SpeechService: NodeService, Service {
         response.times.spoken = UInt32(clamping: result.spoken / 1000)
         response.times.waited = UInt32(clamping: result.waited / 1000)
         response.times.recognized = UInt32((MonotonicTime.now() - result.endedAt).milliseconds)
-        response.heard = result.heard.text.isEmpty ? result.heard.free : result.heard.text
+        response.heard = result.heard.text(in: grammar).cut(to: DialogService.textByteCountMax)
         response.candidates = result.heard.candidates.map { candidate in
-            .with { ($0.text, $0.score) = (candidate.text, candidate.score) }
+            .with { ($0.text, $0.score) = (candidate.text.cut(to: DialogService.textByteCountMax), candidate.score) }
         }
         return (response, result.endedAt)
     }
 
     private func carryOut(
-        _ request: ClientListenRequest, _ device: DeviceID, _ response: ClientListenResponse, heard listening: String,
-        since: MonotonicTime, _ call: ClientCall
+        _ request: ClientListenRequest, _ device: DeviceID, _ listener: Listener, _ response: ClientListenResponse,
+        heard listening: String, since: MonotonicTime, _ call: ClientCall
     ) async throws(ApusError) -> ClientListenResponse {
         var response = response
-        let text = String(decoding: response.heard.utf8.prefix(DialogService.textByteCountMax), as: UTF8.self)
         response.turn = try await dialogs.say(
-            text, id: request.id, on: device, language: request.language, context: request.context, heard: listening,
+            response.heard, id: request.id, on: device, language: request.language, context: request.context,
+            heard: listening,
             call)
         response.times.carriedOut = UInt32((MonotonicTime.now() - since).milliseconds)
-        return await speak(request, device, call.session.account, response, since: since)
+        return await speak(request, device, listener, response, since: since, call)
     }
 
     private func begin(_ new: Listening, _ device: DeviceID) throws(ApusError) {
@@ -186,38 +186,36 @@ package final class SpeechService: NodeService, Service {
     @concurrent
     private func sentences(_ grammar: DialogGrammar) async throws(ApusError) -> WyomingGrammar? {
         if let known = grammars.withLock({ $0[grammar.key] }) { return known }
-        let sentences = grammar.sentences(countMax: WyomingGrammar.sentenceCountMax)
-        guard !sentences.isEmpty else { return nil }
-        do throws(ApusError) {
-            let made = try WyomingGrammar(sentences: sentences)
-            grammars.withLock { $0[grammar.key] = made }
-            return made
-        } catch {
-            limited.log(.warning, "A home has too many sentences to be heard", metadata: Logger.facts(of: error))
-            return nil
-        }
+        let sentences = grammar.sentences(
+            countMax: WyomingGrammar.sentenceCountMax, byteCountMax: WyomingGrammar.byteCountMax,
+            sentenceByteCountMax: WyomingGrammar.sentenceByteCountMax)
+        let made = sentences.isEmpty ? nil : try WyomingGrammar(sentences: sentences)
+        grammars.withLock { $0[grammar.key] = .some(made) }
+        return made
     }
 
     // MARK: - Speaking
 
     /// Speaks the reply of a turn. Without a provider for its language, the reply remains a text.
     private func speak(
-        _ request: ClientListenRequest, _ device: DeviceID, _ account: AccountID, _ response: ClientListenResponse,
-        since: MonotonicTime
+        _ request: ClientListenRequest, _ device: DeviceID, _ listener: Listener, _ response: ClientListenResponse,
+        since: MonotonicTime, _ call: ClientCall
     ) async -> ClientListenResponse {
         var response = response
         let (text, language) = (response.turn.reply, response.turn.language)
-        guard !request.isSilent, !text.isEmpty else { return response }
+        guard !request.isSilent, !text.isEmpty, response.turn.outcome != .interrupted else { return response }
         do throws(ApusError) {
-            let spoken = try await spoken(text, language)
+            let spoken = try await spoken(text, language, until: call.deadline)
+            // The microphone may be open for the next sentence.
+            guard !listener.isStopped else { return response }
             let player = FramePlayer(
-                spoken.frames, to: ChannelID(replyTo: device), of: account, at: channels, on: group.next())
+                spoken.frames, to: ChannelID(replyTo: device), of: call.session.account, at: channels, on: group.next())
             players.withLock { $0.updateValue(player, forKey: device) }?.stop()
             player.start(elapsed: .milliseconds(Int64(request.playedMs)))
             response.replyMs = UInt32(spoken.duration.milliseconds)
             response.times.replyBegan = UInt32((MonotonicTime.now() - since).milliseconds)
-            group.next().scheduleTask(in: TimeAmount(spoken.duration + Self.replyTail)) { [weak self] in
-                self?.stopReply(to: device, player)
+            group.next().scheduleTask(in: TimeAmount(spoken.duration + Self.replyTail)) { [weak self, weak player] in
+                if let player { self?.stopReply(to: device, player) }
             }
         } catch {
             limited.log(.warning, "A reply cannot be spoken", metadata: Logger.facts(of: error))
@@ -225,10 +223,12 @@ package final class SpeechService: NodeService, Service {
         return response
     }
 
-    private func spoken(_ text: String, _ language: String) async throws(ApusError) -> Spoken {
+    private func spoken(
+        _ text: String, _ language: String, until deadline: MonotonicTime
+    ) async throws(ApusError) -> Spoken {
         let key = ReplyKey(text: ExactText(text), language: language)
         if let known = replies.withLock({ $0[key] }) { return known }
-        let spoken = try await providers.speak(text, language)
+        let spoken = try await providers.speak(text, language, until: deadline)
         if spoken.samples.count <= Self.keptSampleCountMax { replies.withLock { $0[key] = spoken } }
         return spoken
     }
@@ -254,12 +254,21 @@ package final class SpeechService: NodeService, Service {
     }
 }
 
-extension FramePosition {
-    /// The position before it in its epoch; before the first one, the end of the epoch before.
-    fileprivate var before: FramePosition {
-        sequence > 0
-            ? FramePosition(epoch: epoch, sequence: sequence - 1)
-            : FramePosition(epoch: epoch > 0 ? epoch - 1 : 0, sequence: MediaHeader.sequenceMax)
+extension Heard {
+    /// The text that is said to the dialog; empty: none. What the provider has refused is not carried out, although its
+    /// free text may be a sentence of the home: it is for the skill, or is not understood.
+    fileprivate func text(in grammar: DialogGrammar) -> String {
+        guard text.isEmpty else { return text }
+        return grammar.has(free) ? "" : free
+    }
+}
+
+extension String {
+    /// The beginning with at most this many bytes, in whole characters.
+    fileprivate func cut(to byteCountMax: Int) -> String {
+        var text = self
+        while text.utf8.count > byteCountMax { text.removeLast() }
+        return text
     }
 }
 

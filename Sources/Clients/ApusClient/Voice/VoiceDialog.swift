@@ -215,16 +215,22 @@ public final class VoiceDialog: Sendable {
 
     // MARK: - Sentences and events
 
+    /// The listening that goes on; empty: none. A recognizer keeps it from the first word on, for
+    /// ``say(_:language:heard:)``.
+    public var listening: String { state.withLock { $0.listening } }
+
     /// Says a sentence. ``Callbacks/onUpload`` has what becomes of it, and ``Callbacks/onReply`` the reply.
     ///
+    /// - Parameter heard: the ``listening`` in which the words were heard: after a stop or another tap, the sentence is
+    ///   refused. Nil: the one that goes on.
     /// - Returns: names the upload.
     @discardableResult
-    public func say(_ text: String, language: String? = nil) -> UploadStateMachine.ID {
+    public func say(_ text: String, language: String? = nil, heard: String? = nil) -> UploadStateMachine.ID {
         upload { state in
             .sentence(
                 .with {
                     ($0.device, $0.text, $0.language) = (device.rawValue, text, language ?? "")
-                    ($0.id, $0.context, $0.heard) = (Self.newID(), state.context, state.listening)
+                    ($0.id, $0.context, $0.heard) = (Self.newID(), state.context, heard ?? state.listening)
                 })
         }
     }
@@ -313,7 +319,9 @@ public final class VoiceDialog: Sendable {
             case .sentence(let request):
                 let turn = try await cluster.ask(request, timeout: Self.sentenceTimeout)
                 isEmpty = turn.reply.isEmpty
-                if !isEmpty { callbacks.onReply(turn) }
+                // What was stopped, or withdrawn, is not answered aloud.
+                let isWanted = turn.outcome != .interrupted && state.withLock { $0.contents[id] != nil }
+                if !isEmpty, isWanted { callbacks.onReply(turn) }
             case .event(let request):
                 isEmpty = try await cluster.ask(request, timeout: .seconds(5)).directives == 0
             }

@@ -24,15 +24,24 @@ public final class SpokenDialog: Sendable {
         case ended
     }
 
+    private typealias First = CheckedContinuation<FramePosition?, Never>
+    private typealias Asking = Task<Result<ClientListenResponse, ApusError>, Never>
+
     private struct State {
         /// Grows with each utterance: sound of an earlier one is not sent.
         var utterance = 0
         /// Resumed with the position of the utterance's first sound.
-        var first: CheckedContinuation<FramePosition?, Never>?
+        var first: First?
+        /// The request of the utterance. It is cancelled by the next one, by the end, and if the microphone fails.
+        var asking: Asking?
+        /// Why the utterance's microphone has failed.
+        var failure: ApusError?
         var hasEnded = false
         var sampleRate = 0
         /// Samples of the current reply that have arrived.
         var played = 0
+        /// What the cluster was asked to leave out at the beginning of the reply, in milliseconds.
+        var skippedMs = 0
         /// The time of the next sample of the microphone, in microseconds.
         var time: Int64 = 0
         /// Of the utterance's first sample.
@@ -65,7 +74,7 @@ public final class SpokenDialog: Sendable {
             session: session, source: ClientPublishRequest.microphoneSource,
             onNumbered: { frame in
                 guard !frame.header.flags.contains(.configuration) else { return }
-                box.state.withLock { state -> CheckedContinuation<FramePosition?, Never>? in
+                box.state.withLock { state -> First? in
                     // A frame of the utterance before may be numbered late.
                     guard frame.header.ptsMicroseconds >= state.start else { return nil }
                     defer { state.first = nil }
@@ -87,9 +96,9 @@ public final class SpokenDialog: Sendable {
         publisher.start()
     }
 
-    /// Closes the channels.
+    /// Closes the channels. A sentence that is being heard ends.
     public func stop() {
-        state.state.withLock { $0.utterance += 1 }
+        _ = next()
         publisher.stop()
         player.stop()
     }
@@ -104,23 +113,22 @@ public final class SpokenDialog: Sendable {
     ///   - context: as in ``ApusClient/ClientSession/sendCustomEvent(_:dialogRequestID:payload:context:)``.
     ///   - isSilent: no spoken reply is wanted.
     /// - Returns: what was heard, done and replied. Without a turn if nobody spoke or nothing was understood as words.
-    /// - Throws: 21025 if no speech provider hears the language, 10006 after ``stop()`` or another utterance, 10007 if
-    ///   the node listens to too many devices, 10015 if the microphone sends nothing, 21025 with its error if it fails;
-    ///   otherwise as ``ApusClient/ClientSession/say(_:to:language:id:timeout:)``.
+    /// - Throws: 21025 if no speech provider hears the language, or the microphone sends nothing; the microphone's
+    ///   error if it fails, with an idle dialog (VA-14); 10006 after ``stop()`` or another utterance; 10007 if the node
+    ///   listens to too many devices; otherwise as ``ApusClient/ClientSession/say(_:to:language:id:timeout:)``.
     public func ask(
         _ microphone: any AudioCapturable, id: String? = nil, language: String? = nil, context: String = "",
         isSilent: Bool = false, timeout: Duration = .seconds(40)
     ) async throws(ApusError) -> ClientListenResponse {
         let source = try CaptureSource(
             audio: microphone, sound: SoundEncoding(codec: .l16, sampleRate: Self.sampleRate))
-        let utterance = state.state.withLock { state in
-            state.utterance += 1
-            (state.hasEnded, state.start, state.played) = (false, state.time, 0)
-            return state.utterance
-        }
+        let utterance = next()
         defer { source.stop() }
-        let position = await firstPosition(utterance) { self.begin(source, utterance) }
-        guard let position else { throw ApusError(.unavailable, "the microphone sends nothing, or no node takes it") }
+        guard let position = await firstPosition(utterance, { self.begin(source, utterance) }) else {
+            let (isMine, failure) = state.state.withLock { ($0.utterance == utterance, $0.failure) }
+            guard isMine else { throw ApusError(.cancelled) }
+            throw failure ?? ApusError(.unavailable, "the microphone sends nothing, or no node takes it")
+        }
         let silence = Task { [weak self] in
             while !Task.isCancelled, let self, try await self.sendSilence(utterance) {}
         }
@@ -130,7 +138,47 @@ public final class SpokenDialog: Sendable {
             ($0.id, $0.language, $0.context, $0.isSilent) = (id, language ?? "", context, isSilent)
             ($0.epoch, $0.sequence) = (position.epoch, position.sequence)
         }
-        return try await repeated(request, timeout)
+        return try await ended(utterance, of: request, timeout)
+    }
+
+    /// Begins an utterance. The one before ends with 10006.
+    private func next() -> Int {
+        let (utterance, first, asking) = state.state.withLock { state in
+            let earlier = (state.first, state.asking)
+            state.utterance += 1
+            (state.first, state.asking, state.failure, state.hasEnded) = (nil, nil, nil, false)
+            (state.start, state.played, state.skippedMs) = (state.time, 0, 0)
+            return (state.utterance, earlier.0, earlier.1)
+        }
+        first?.resume(returning: nil)
+        asking?.cancel()
+        return utterance
+    }
+
+    /// Waits for the answer to the request of an utterance, or for the failure of its microphone.
+    private func ended(
+        _ utterance: Int, of request: ClientListenRequest, _ timeout: Duration
+    ) async throws(ApusError) -> ClientListenResponse {
+        let asking = Task { () async -> Result<ClientListenResponse, ApusError> in
+            do throws(ApusError) { return .success(try await repeated(request, timeout)) } catch {
+                return .failure(error)
+            }
+        }
+        let isOver = state.state.withLock { state in
+            guard state.utterance == utterance, state.failure == nil else { return true }
+            state.asking = asking
+            return false
+        }
+        if isOver { asking.cancel() }
+        let result = await withTaskCancellationHandler {
+            await asking.value
+        } onCancel: {
+            asking.cancel()
+        }
+        let failure = state.state.withLock { $0.utterance == utterance ? $0.failure : nil }
+        guard let failure else { return try result.get() }
+        _ = try? await session.stopDialog(of: device)
+        throw failure
     }
 
     /// Asks again at another node where the node of the connection has died: the id makes that harmless. What was
@@ -141,7 +189,11 @@ public final class SpokenDialog: Sendable {
         let deadline = MonotonicTime.now() + timeout
         var (request, pauses) = (request, Backoff(first: .milliseconds(20), longest: .milliseconds(500)))
         while true {
-            request.playedMs = UInt32(clamping: playedMilliseconds)
+            let playedMs = state.state.withLock { state in
+                state.skippedMs = state.sampleRate == 0 ? 0 : state.played * 1000 / state.sampleRate
+                return state.skippedMs
+            }
+            request.playedMs = UInt32(clamping: playedMs)
             do throws(ApusError) {
                 return try await session.ask(request, timeout: try deadline.timeLeft())
             } catch {
@@ -154,10 +206,6 @@ public final class SpokenDialog: Sendable {
 
     /// Errors of a connection that is being replaced.
     private static let passing: [ErrorCode] = [.linkLost, .notConnected, .shuttingDown, .noRoute, .moved]
-
-    private var playedMilliseconds: Int {
-        state.state.withLock { $0.sampleRate == 0 ? 0 : $0.played * 1000 / $0.sampleRate }
-    }
 
     /// Reports that the spoken reply of a sentence was played. The dialog is idle then, or listens to the answer to its
     /// question.
@@ -177,7 +225,7 @@ public final class SpokenDialog: Sendable {
     private func firstPosition(_ utterance: Int, _ begin: () -> Void) async -> FramePosition? {
         let timer = Task { [state] in
             try? await Task.sleep(for: Self.startTimeout)
-            let waiting = state.state.withLock { state -> CheckedContinuation<FramePosition?, Never>? in
+            let waiting = state.state.withLock { state -> First? in
                 guard state.utterance == utterance else { return nil }
                 defer { state.first = nil }
                 return state.first
@@ -186,7 +234,7 @@ public final class SpokenDialog: Sendable {
         }
         defer { timer.cancel() }
         return await withCheckedContinuation { continuation in
-            state.state.withLock { state -> CheckedContinuation<FramePosition?, Never>? in
+            state.state.withLock { state -> First? in
                 defer { state.first = continuation }
                 return state.first
             }?.resume(returning: nil)
@@ -201,8 +249,16 @@ public final class SpokenDialog: Sendable {
             configuration.encode(into: &payload)
             send(track, .configuration, payload, utterance)
         case .frame(let track, _, _, _, let payload): send(track, .key, payload, utterance)
-        case .ended, .failed:
-            state.state.withLock { if $0.utterance == utterance { $0.hasEnded = true } }
+        case .ended: state.state.withLock { if $0.utterance == utterance { $0.hasEnded = true } }
+        case .failed(let error):
+            let (first, asking) = state.state.withLock { state in
+                guard state.utterance == utterance else { return (nil as First?, nil as Asking?) }
+                state.failure = error
+                defer { state.first = nil }
+                return (state.first, state.asking)
+            }
+            first?.resume(returning: nil)
+            asking?.cancel()
         }
     }
 
@@ -237,7 +293,8 @@ public final class SpokenDialog: Sendable {
                 guard !frame.header.flags.contains(.repeated),
                     let configuration = try? TrackConfiguration(decoding: frame.payload), configuration.codec == .l16
                 else { return nil }
-                (state.sampleRate, state.played) = (Int(configuration.sampleRate), 0)
+                state.sampleRate = Int(configuration.sampleRate)
+                state.played = state.skippedMs * state.sampleRate / 1000
                 return .began(sampleRate: state.sampleRate)
             }
             var payload = frame.payload

@@ -40,8 +40,8 @@ package struct VoiceAuthorizationStateMachine: Sendable {
         /// Nil while a question is in progress.
         var next: MonotonicTime?
         var isExpired = false
-        /// A session has used it.
-        var isProven = false
+        /// A session has used it, or it comes from the database: the next one may be accepted where it is refused.
+        var mayBeOld: Bool
     }
 
     private enum State: Sendable {
@@ -60,8 +60,6 @@ package struct VoiceAuthorizationStateMachine: Sendable {
     private var state = State.initial
     private var question = 0
     private var backoff = Backoff(first: .seconds(1), longest: .seconds(60))
-    /// Of tokens that sessions refuse.
-    private var refusals = Backoff(first: .seconds(5), longest: .seconds(300))
 
     package init() {}
 
@@ -91,7 +89,7 @@ package struct VoiceAuthorizationStateMachine: Sendable {
     package mutating func start(_ token: VoiceToken?, _ now: VoiceTime) -> [Action] {
         guard case .initial = state else { return [] }
         guard let token else { return [.report(.uninitialized, nil)] + requestCodes() }
-        hold(token, now)
+        hold(token, mayBeOld: true, now)
         let isWrong = isClockBefore(token, now)
         let first: [Action] = !isWrong && now.wall >= token.expires ? [] : [.report(.refreshed, nil), .use(token)]
         return first + tick(now)
@@ -165,29 +163,23 @@ package struct VoiceAuthorizationStateMachine: Sendable {
     /// A session has used the token.
     package mutating func sessionOpened() {
         guard case .held(var held) = state else { return }
-        held.isProven = true
+        held.mayBeOld = true
         state = .held(held)
-        refusals.reset()
     }
 
     /// The cluster has refused the token of a session. It may have been revoked, or the clocks differ: the answer to
     /// the question for the next token says which.
     package mutating func sessionRefused(_ now: VoiceTime) -> [Action] {
-        guard case .held(var held) = state, let next = held.next else { return [] }
-        held.refreshAt = now.up
-        // A new token that is refused too is not followed by another one at once.
-        held.next = held.isProven ? now.up : max(next, now.up + refusals.next())
-        held.isProven = false
+        // A new token that is refused too, such as of a disabled device, is followed by another one at its time.
+        guard case .held(var held) = state, held.next != nil, held.mayBeOld else { return [] }
+        (held.refreshAt, held.next, held.mayBeOld) = (now.up, now.up, false)
         state = .held(held)
         return tick(now)
     }
 
     /// Begins again, without a token (VA-5).
     package mutating func reset() -> [Action] {
-        (state, backoff, refusals) = (
-            .initial, Backoff(first: .seconds(1), longest: .seconds(60)),
-            Backoff(first: .seconds(5), longest: .seconds(300))
-        )
+        (state, backoff) = (.initial, Backoff(first: .seconds(1), longest: .seconds(60)))
         return [.erase, .report(.uninitialized, nil)] + requestCodes()
     }
 
@@ -248,7 +240,7 @@ package struct VoiceAuthorizationStateMachine: Sendable {
     ) -> [Action] {
         backoff.reset()
         let token = VoiceToken(token: text, refresh: refresh, received: now.wall, expires: now.wall + lifetime)
-        hold(token, now)
+        hold(token, mayBeOld: false, now)
         return [.store(token), .report(.refreshed, nil), .use(token)]
     }
 
@@ -257,7 +249,7 @@ package struct VoiceAuthorizationStateMachine: Sendable {
         return [.report(.unrecoverableError, error)]
     }
 
-    private mutating func hold(_ token: VoiceToken, _ now: VoiceTime) {
+    private mutating func hold(_ token: VoiceToken, mayBeOld: Bool, _ now: VoiceTime) {
         let lifetime = max(0, token.expires - token.received)
         // A wall clock that is wrong makes neither time later than the token's lifetime from now.
         let left = max(0, min(lifetime, token.expires - now.wall))
@@ -265,7 +257,7 @@ package struct VoiceAuthorizationStateMachine: Sendable {
         state = .held(
             Held(
                 token: token, refreshAt: now.up + .seconds(untilRefresh), expiresAt: now.up + .seconds(left),
-                next: now.up))
+                next: now.up, mayBeOld: mayBeOld))
     }
 
     /// After two thirds of its lifetime, in Unix seconds.

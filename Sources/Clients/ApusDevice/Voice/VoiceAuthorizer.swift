@@ -62,9 +62,10 @@ struct VoiceAuthorizer: Sendable {
     private static func refusal(_ json: JSONValue?, _ status: Int) -> ApusError {
         let name = json?["error"]?.string ?? ""
         let text = "the authorization service answers \(status) \(UntrustedText.escaped(String(name.prefix(64))))"
+        // What a proxy or a node of an earlier release answers is no refusal of this client.
+        let isFinal = status == 400 && ["invalid_client", "invalid_request", "unauthorized_client"].contains(name)
         return switch status {
-        case 400, 404: ApusError(.badParameter, text)
-        case 401, 403: ApusError(.notAllowed, text)
+        case _ where isFinal: ApusError(.badParameter, text)
         case 429: ApusError(.overloaded, text)
         default: ApusError(.unavailable, text)
         }

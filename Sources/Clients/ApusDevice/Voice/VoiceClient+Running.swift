@@ -42,8 +42,8 @@ extension VoiceClient {
             return state.setUp
         }
         var runner = try VoiceRunner(self, setUp)
-        await runner.run()
-        state.withLock { $0.session }?.close()
+        defer { state.withLock { $0.session }?.close() }
+        try await runner.run()
     }
 
     /// The loop of a client. It owns the machine, and every task that it starts ends with it.
@@ -77,12 +77,12 @@ extension VoiceClient {
 
         private var now: VoiceTime { VoiceTime(wall: client.wallSeconds(), up: .now()) }
 
-        mutating func run() async {
-            let stored = try? await BlockingWork.run { [database, owner] () throws(ApusError) in
+        mutating func run() async throws(ApusError) {
+            let stored = try await BlockingWork.run { [database, owner] () throws(ApusError) in
                 try database.token(of: owner)
             }
             await withDiscardingTaskGroup { group in
-                await perform(machine.start(stored ?? nil, now), &group)
+                await perform(machine.start(stored, now), &group)
                 setAlarm(&group)
                 for await input in client.inputs {
                     await receive(input, &group)

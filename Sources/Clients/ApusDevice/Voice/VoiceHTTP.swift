@@ -23,10 +23,10 @@ struct VoiceURL: Sendable, Hashable {
         else { throw ApusError(.badParameter, "the authorization address is https://HOST[:PORT]/PATH") }
         self.host = host.hasPrefix("[") ? String(host.dropFirst().dropLast()) : host
         isSecure = scheme == "https"
-        guard isSecure || self.host == "::1" || self.host.hasPrefix("127.") || self.host == "localhost" else {
+        port = parts.port ?? (isSecure ? 443 : 80)
+        guard isSecure || HostPort(host: self.host, port: port).isLoopback else {
             throw ApusError(.badParameter, "tokens are sent over plain HTTP only to this machine: use https")
         }
-        port = parts.port ?? (isSecure ? 443 : 80)
         path = parts.path.hasSuffix("/") ? String(parts.path.dropLast()) : parts.path
         self.text = text
     }

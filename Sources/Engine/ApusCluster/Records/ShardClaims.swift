@@ -9,7 +9,7 @@ import SwiftProtobuf
 /// claim. An owner claims first and reads afterwards. No other node can change what it reads then.
 package enum ShardClaims {
     static let collection = RecordCollection<StoredShardClaim>(
-        "shard-claims", layout: 1, key: { OrderedKey(.unsigned(UInt64($0.shard))) })
+        "shard-claims", layout: 1, key: { OrderedKey(.unsigned(UInt64($0.shard))) }, usesReserve: true)
 
     /// Claims shards under their epochs and returns the errors. A repeated claim changes nothing.
     ///

@@ -807,6 +807,9 @@ package nonisolated struct DialogListen: Sendable {
 
   package var dataSinceMs: UInt64 = 0
 
+  /// If the device listens already, it goes on with the listening that there is, and its time begins again.
+  package var joins: Bool = false
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -2070,7 +2073,7 @@ nonisolated extension DialogStop: SwiftProtobuf.Message, SwiftProtobuf._MessageI
 
 nonisolated extension DialogListen: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Listen"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}listening\0\u{3}data_since_ms\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}listening\0\u{3}data_since_ms\0\u{1}joins\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -2080,6 +2083,7 @@ nonisolated extension DialogListen: SwiftProtobuf.Message, SwiftProtobuf._Messag
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularMessageField(value: &self._listening) }()
       case 2: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
+      case 3: try { try decoder.decodeSingularBoolField(value: &self.joins) }()
       default: break
       }
     }
@@ -2096,12 +2100,16 @@ nonisolated extension DialogListen: SwiftProtobuf.Message, SwiftProtobuf._Messag
     if self.dataSinceMs != 0 {
       try visitor.visitSingularUInt64Field(value: self.dataSinceMs, fieldNumber: 2)
     }
+    if self.joins != false {
+      try visitor.visitSingularBoolField(value: self.joins, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: DialogListen, rhs: DialogListen) -> Bool {
     if lhs._listening != rhs._listening {return false}
     if lhs.dataSinceMs != rhs.dataSinceMs {return false}
+    if lhs.joins != rhs.joins {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

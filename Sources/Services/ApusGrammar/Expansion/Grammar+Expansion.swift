@@ -13,35 +13,46 @@ extension Grammar {
     /// - Parameter countMax: ends the sequence.
     package func expansions(countMax: Int) -> GrammarExpansions { GrammarExpansions(tables, countMax: countMax) }
 
-    /// The sentences for a recognizer, without duplicates: of each template those with the fewest words, since people
-    /// leave out what may be left out. Of a template with very many, such as one with a time of day, the shortest of
-    /// some by chance, the same ones each time.
+    /// The sentences for a recognizer, without duplicates: first the one with the fewest words of each template, then
+    /// the next one of each, since people leave out what may be left out. Of a template with very many, such as one
+    /// with a time of day, the shortest of some by chance, the same ones each time.
     ///
     /// - Parameters:
-    ///   - countMax: the maximum number of sentences.
+    ///   - countMax: the maximum number of sentences. A smaller number gives the first ones of the same.
     ///   - templateMax: the maximum number of sentences of one template.
     package func spokenSentences(countMax: Int, templateMax: Int) -> [String] {
         let expander = GrammarExpander(tables)
         var random = SeededRandom(seed: 1)
+        let own = templates.sentences.map { shortest($0, countMax: templateMax, expander, &random) }
         var known: Set<ExactText> = []
         var texts: [String] = []
-        let triesMax = Self.triesPerSentence * templateMax
-        for sentence in templates.sentences where texts.count < countMax {
-            let count = expander.counts[Int(sentence.root)]
-            var own: [(text: String, words: Int)] = []
-            func add(_ expansion: GrammarExpansion?) {
-                guard let text = expansion?.text, known.insert(ExactText(text)).inserted else { return }
-                own.append((text, text.utf8.count { $0 == UInt8(ascii: " ") }))
+        for rank in 0..<(own.map(\.count).max() ?? 0) {
+            for sentences in own where rank < sentences.count && texts.count < countMax {
+                if known.insert(ExactText(sentences[rank])).inserted { texts.append(sentences[rank]) }
             }
-            if count <= UInt64(triesMax) {
-                for number in 0..<count { add(expander.expansion(sentence, number: number)) }
-            } else {
-                for _ in 0..<triesMax { add(expander.sample(sentence, &random)) }
-            }
-            let rank = own.indices.sorted { (own[$0].words, $0) < (own[$1].words, $1) }
-            texts += rank.prefix(min(templateMax, countMax - texts.count)).map { own[$0].text }
         }
         return texts
+    }
+
+    /// The shortest sentences of a template, without duplicates.
+    private func shortest(
+        _ template: GrammarTemplates.Sentence, countMax: Int, _ expander: GrammarExpander, _ random: inout SeededRandom
+    ) -> [String] {
+        let count = expander.counts[Int(template.root)]
+        let triesMax = Self.triesPerSentence * countMax
+        var known: Set<ExactText> = []
+        var made: [(text: String, words: Int)] = []
+        for number in 0..<min(count, UInt64(triesMax)) {
+            let expansion =
+                count <= UInt64(triesMax)
+                ? expander.expansion(template, number: number) : expander.sample(template, &random)
+            guard let text = expansion?.text, known.insert(ExactText(text)).inserted else { continue }
+            made.append((text, text.utf8.count { $0 == UInt8(ascii: " ") }))
+        }
+        let ranked = made.indices.sorted {
+            (made[$0].words, made[$0].text.utf8.count, $0) < (made[$1].words, made[$1].text.utf8.count, $1)
+        }
+        return ranked.prefix(countMax).map { made[$0].text }
     }
 
     /// How many sentences of a template are made for each one that is taken.

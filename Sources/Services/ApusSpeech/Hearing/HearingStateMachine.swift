@@ -13,8 +13,9 @@ package struct HearingStateMachine: Sendable {
     package static let windowMicroseconds: Int64 = 20_000
 
     package enum Action: Sendable, Hashable {
-        /// Ask the provider what was heard until this time. The answer has the same number.
-        case ask(Int, at: Int64)
+        /// Ask the provider what was heard until this time. The answer has the same number. Without a pause, the person
+        /// goes on to speak.
+        case ask(Int, at: Int64, isPause: Bool)
         /// The person has gone on to speak: the answer to the last question no longer matters.
         case resumed(at: Int64)
         case ended(HearingEnd, speechEnd: Int64)
@@ -151,7 +152,7 @@ package struct HearingStateMachine: Sendable {
     private mutating func ask(_ actions: inout [Action]) {
         questionCount += 1
         question = (questionCount, now, false, Answer())
-        actions.append(.ask(questionCount, at: now))
+        actions.append(.ask(questionCount, at: now, isPause: isPausing))
     }
 
     private mutating func finish(_ end: HearingEnd, _ actions: inout [Action]) {

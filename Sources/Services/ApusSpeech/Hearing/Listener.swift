@@ -21,10 +21,12 @@ final class Listener: Sendable {
     private static let interval = Duration.milliseconds(10)
     /// No frame came for this time: the device is gone, or was never there.
     private static let frameTimeout = Duration.seconds(4)
+    /// The longest time of an utterance in addition to its longest sound, which may come late.
+    private static let lateTime = Duration.seconds(4)
 
     private let stopped = Mutex(false)
 
-    /// Ends the utterance: another one begins, or the dialog was stopped.
+    /// Ends the utterance, since another one of the device begins.
     func stop() { stopped.withLock { $0 = true } }
 
     var isStopped: Bool { stopped.withLock(\.self) }
@@ -35,29 +37,31 @@ final class Listener: Sendable {
         _ tap: FrameTap, _ recognition: Recognition, _ limits: HearingLimits, recognitionTime: Duration,
         until deadline: MonotonicTime
     ) async throws(ApusError) -> Result {
+        let soundEnd = min(deadline, .now() + .microseconds(limits.utteranceMax) + Self.lateTime)
         var machine = HearingStateMachine(limits)
         var (reader, sound) = (SoundReader(), SpokenSound())
         var lastFrame = MonotonicTime.now()
         try await recognition.start()
         while machine.end == nil {
             guard !isStopped, !Task.isCancelled else { throw ApusError(.cancelled, "stopped") }
-            _ = try deadline.timeLeft()
+            _ = try soundEnd.timeLeft()
             var actions: [HearingStateMachine.Action] = []
             let taken = tap.take()
             for frame in taken.frames {
-                lastFrame = .now()
+                guard machine.end == nil else { break }
                 let samples = try reader.read(frame)
+                if !samples.isEmpty { lastFrame = .now() }
                 recognition.append(samples)
                 for power in sound.append(samples) { machine.heard(power: power, &actions) }
                 if frame.flags.contains(.endOfEpoch) { machine.microphoneEnded(&actions) }
             }
-            if taken.frames.isEmpty, MonotonicTime.now() - lastFrame > Self.frameTimeout {
+            if machine.end == nil, MonotonicTime.now() - lastFrame > Self.frameTimeout {
                 throw ApusError(.idleTimeout, "no sound came from the microphone")
             }
             for (number, answer) in try await recognition.take() { machine.answered(number, answer, &actions) }
             for action in actions {
                 switch action {
-                case .ask(let number, _): recognition.ask(number)
+                case .ask(let number, _, let isPause): recognition.ask(number, isPause: isPause)
                 case .resumed: recognition.resumed()
                 case .ended: break
                 }
@@ -69,7 +73,7 @@ final class Listener: Sendable {
         var result = Result(
             end: end, spoken: machine.speechEnd, waited: machine.now - machine.speechEnd, endedAt: endedAt)
         guard end != .nothing else { return result }
-        result.heard = try await recognition.finish(until: min(deadline, endedAt + recognitionTime))
+        result.heard = try await recognition.finish(within: recognitionTime, until: deadline)
         return result
     }
 }

@@ -1,5 +1,6 @@
 package import ApusCore
 package import ApusMedia
+import ApusWyoming
 import NIOCore
 
 /// Reads the frames of a microphone as samples: 16,000 a second, 16 bits, one channel.
@@ -9,85 +10,52 @@ import NIOCore
 /// Pure value.
 package struct SoundReader: Sendable {
     package static let sampleRate = 16_000
-    /// The sample rates of L16 that are taken.
-    package static let sampleRates: ClosedRange<UInt32> = 8_000...48_000
 
-    private var configuration: TrackConfiguration?
+    private var codec: Codec?
     private var track: UInt8 = 0
-    /// The position between two samples of the source, in 1/16,000 of a sample of the source; the last sample.
-    private var phase: Int64 = 0
-    private var last: Int32 = 0
+    private var converter = SpeechConverter(.speech)
 
     package init() {}
 
-    /// The samples of a frame.
+    /// The samples of a frame. Some milliseconds of another rate stay in the filter until the next one.
     ///
     /// - Throws: 10026 if the codec, the sample rate or the number of channels is not one of those above; 10001.
     package mutating func read(_ frame: RelayFrame) throws(ApusError) -> [Int16] {
         if frame.flags.contains(.configuration) {
             let new = try TrackConfiguration(decoding: frame.payload)
             guard !new.codec.isVideo else { return [] }
-            guard [.l16, .g711a, .g711u].contains(new.codec), Self.sampleRates.contains(new.sampleRate),
-                (1...2).contains(new.channelCount)
+            let format = WyomingAudioFormat(rate: Int(new.sampleRate), width: 2, channels: Int(new.channelCount))
+            guard [.l16, .g711a, .g711u].contains(new.codec), format.channels > 0,
+                SpeechConverter.problem(with: format) == nil
             else {
                 throw ApusError(
                     .mediaUnreadable,
                     "a microphone sends L16 or G.711 with 8,000 to 48,000 samples a second, not \(new.codec)")
             }
-            (configuration, track) = (new, frame.track)
+            // A configuration that is sent again changes nothing.
+            if new.codec != codec || format != converter.format { converter = SpeechConverter(format) }
+            (codec, track) = (new.codec, frame.track)
             return []
         }
         guard frame.track == track, frame.payload.readableBytes > 0 else { return [] }
-        guard let configuration else {
-            throw ApusError(.mediaUnreadable, "the microphone has sent no configuration")
-        }
-        var samples = Self.samples(of: frame.payload, configuration.codec)
-        if configuration.channelCount == 2 {
-            samples = stride(from: 0, to: samples.count - 1, by: 2).map { (samples[$0] + samples[$0 + 1]) / 2 }
-        }
-        return resample(samples, from: Int64(configuration.sampleRate))
+        guard let codec else { throw ApusError(.mediaUnreadable, "the microphone has sent no configuration") }
+        return converter.convert(Self.linear(frame.payload, codec))
     }
 
-    private static func samples(of payload: ByteBuffer, _ codec: Codec) -> [Int32] {
-        let bytes = payload.readableBytesView
+    /// The samples with 16 bits, little endian.
+    private static func linear(_ payload: ByteBuffer, _ codec: Codec) -> ByteBuffer {
+        var linear = ByteBuffer()
+        linear.reserveCapacity(2 * payload.readableBytes)
         switch codec {
-        case .g711a: return bytes.map { Int32(G711.linear(aLaw: $0)) }
-        case .g711u: return bytes.map { Int32(G711.linear(muLaw: $0)) }
+        case .g711a:
+            for byte in payload.readableBytesView { linear.writeInteger(G711.linear(aLaw: byte), endianness: .little) }
+        case .g711u:
+            for byte in payload.readableBytesView { linear.writeInteger(G711.linear(muLaw: byte), endianness: .little) }
         default:
-            var samples: [Int32] = []
-            samples.reserveCapacity(bytes.count / 2)
-            var payload = payload
-            while let sample = payload.readInteger(as: Int16.self) { samples.append(Int32(sample)) }
-            return samples
+            var rest = payload
+            while let sample = rest.readInteger(as: Int16.self) { linear.writeInteger(sample, endianness: .little) }
         }
-    }
-
-    /// Linear interpolation. A source with more than 16,000 samples a second is averaged over the distance of two
-    /// samples of the result before, which dampens what cannot be represented.
-    private mutating func resample(_ samples: [Int32], from rate: Int64) -> [Int16] {
-        let target = Int64(Self.sampleRate)
-        guard rate != target else { return samples.map { Int16(clamping: $0) } }
-        var source = samples
-        let width = Int(rate / target)
-        if width > 1 {
-            source = samples.indices.map { index in
-                let window = samples[max(0, index - width + 1)...index]
-                return window.reduce(0, +) / Int32(window.count)
-            }
-        }
-        var result: [Int16] = []
-        result.reserveCapacity(source.count * Int(target) / Int(rate) + 1)
-        for sample in source {
-            // The result's samples between the last one and this one.
-            while phase < target {
-                let mixed = (Int64(last) * (target - phase) + Int64(sample) * phase) / target
-                result.append(Int16(clamping: mixed))
-                phase += rate
-            }
-            phase -= target
-            last = sample
-        }
-        return result
+        return linear
     }
 }
 

@@ -25,7 +25,8 @@ final class Recognition {
     private var current: (provider: SpeechProvider, connection: WyomingConnection)?
     /// All samples, for another provider.
     private var samples: [Int16] = []
-    private var question: Int?
+    /// The questions without an answer, in order: each has exactly one.
+    private var questions: [Int] = []
     private var isFinished = false
     private var heard: Heard?
     /// A provider that lacks the sentences is asked a second time, with them.
@@ -53,7 +54,9 @@ final class Recognition {
                 connection.send(.transcribe(WyomingTranscribe(language: language, grammar: form)))
                 connection.send(.audioStart(.speech, timestamp: 0))
                 send(samples[...], from: 0)
-                if question != nil { connection.send(.voiceStopped(timestamp: milliseconds)) }
+                // Only the last question still matters.
+                questions = questions.suffix(1)
+                if !questions.isEmpty { connection.send(.voiceStopped(timestamp: milliseconds)) }
                 if isFinished { connection.send(.audioStop(timestamp: milliseconds)) }
             } catch {
                 drop(provider, error)
@@ -85,7 +88,7 @@ final class Recognition {
         current?.connection.close()
         current = nil
         lastError = error
-        if error.code != .overloaded { providers.failed(provider) }
+        providers.noted(error, of: provider)
         candidates.removeAll { $0 === provider }
     }
 
@@ -98,14 +101,16 @@ final class Recognition {
     }
 
     /// Asks what was heard so far. ``take()`` returns the answer.
-    func ask(_ number: Int) {
-        question = number
+    ///
+    /// - Parameter isPause: otherwise the person goes on to speak.
+    func ask(_ number: Int, isPause: Bool) {
+        questions.append(number)
         current?.connection.send(.voiceStopped(timestamp: milliseconds))
+        if !isPause { resumed() }
     }
 
     /// The person goes on to speak.
     func resumed() {
-        question = nil
         current?.connection.send(.voiceStarted(timestamp: milliseconds))
     }
 
@@ -128,19 +133,23 @@ final class Recognition {
 
     /// No sound follows. Waits for the text.
     ///
+    /// - Parameter time: how long each provider may take.
     /// - Throws: 10005 at the deadline; otherwise why the last provider has failed.
-    func finish(until deadline: MonotonicTime) async throws(ApusError) -> Heard {
+    func finish(within time: Duration, until deadline: MonotonicTime) async throws(ApusError) -> Heard {
         isFinished = true
+        var end = min(deadline, .now() + time)
         current?.connection.send(.audioStop(timestamp: milliseconds))
         while heard == nil {
             guard let (provider, connection) = current else {
+                _ = try deadline.timeLeft()
                 try await start()
+                end = min(deadline, .now() + time)
                 continue
             }
             do throws(ApusError) {
-                _ = handle(try await connection.next(until: deadline), provider)
+                _ = handle(try await connection.next(until: end), provider)
             } catch {
-                guard error.code != .deadlineExceeded, error.code != .cancelled else { throw error }
+                guard error.code != .cancelled else { throw error }
                 drop(provider, error)
             }
         }
@@ -155,11 +164,12 @@ final class Recognition {
         for message in messages {
             switch message {
             case .transcriptChunk(let chunk):
-                guard let pause = chunk.pause, let number = question else { continue }
+                guard let pause = chunk.pause, let number = questions.first else { continue }
+                questions.removeFirst()
                 answers.append(
                     (number, .init(text: chunk.text, isWhole: pause.isWhole, isBeginning: pause.isBeginning)))
-                question = nil
             case .transcript(let transcript):
+                guard isFinished else { continue }
                 if let grammar { provider.has(grammar, true) }
                 heard = Heard(
                     text: transcript.text, free: transcript.result?.free ?? "",

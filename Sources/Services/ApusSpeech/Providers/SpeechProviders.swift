@@ -9,8 +9,6 @@ import NIOCore
 /// Concurrency model: any thread; each provider guards its state.
 final class SpeechProviders: Sendable {
     private static let lookInterval = Duration.seconds(5)
-    /// The longest text that is spoken in one piece, in bytes.
-    static let textByteCountMax = 2 << 10
     private static let speakTimeout = Duration.seconds(10)
 
     let all: [SpeechProvider]
@@ -34,32 +32,39 @@ final class SpeechProviders: Sendable {
     /// The providers that hear a language, in order.
     func hearing(_ language: String) -> [SpeechProvider] { all.filter { $0.hears(language) } }
 
-    func failed(_ provider: SpeechProvider) {
-        failures.increment()
-        provider.failed()
+    /// Errors of a provider that cannot be reached, or does not answer. With others it has answered a request that it
+    /// could not carry out, and others may be carried out.
+    private static let downErrors: [ErrorCode] = [
+        .connectFailed, .linkLost, .deadlineExceeded, .malformed, .frameTooLarge,
+    ]
+
+    /// A provider has failed with this error.
+    func noted(_ error: ApusError, of provider: SpeechProvider) {
+        if error.code != .overloaded { failures.increment() }
+        if Self.downErrors.contains(error.code) { provider.failed() }
     }
 
     /// Speaks a text. Where a provider fails or is busy, the next one is asked.
     ///
     /// - Throws: 21025 if no provider speaks the language; otherwise why the last one failed.
-    func speak(_ text: String, _ language: String) async throws(ApusError) -> Spoken {
+    func speak(_ text: String, _ language: String, until deadline: MonotonicTime) async throws(ApusError) -> Spoken {
         var reason = ApusError(.unavailable, "no speech provider speaks \(language)")
         for provider in all where provider.speaks(language) {
             do throws(ApusError) {
-                return try await speak(text, language, provider)
+                return try await speak(text, language, provider, until: min(deadline, .now() + Self.speakTimeout))
             } catch {
                 guard error.code != .cancelled else { throw error }
-                if error.code != .overloaded { failed(provider) }
+                noted(error, of: provider)
                 reason = error
+                guard MonotonicTime.now() < deadline else { throw error }
             }
         }
         throw reason
     }
 
     private func speak(
-        _ text: String, _ language: String, _ provider: SpeechProvider
+        _ text: String, _ language: String, _ provider: SpeechProvider, until deadline: MonotonicTime
     ) async throws(ApusError) -> Spoken {
-        let deadline = MonotonicTime.now() + Self.speakTimeout
         let connection = try await WyomingConnection.open(provider.address, on: provider.group)
         defer { connection.close() }
         connection.send(.synthesize(WyomingSynthesize(text: text, language: language)))
@@ -73,7 +78,11 @@ final class SpeechProviders: Sendable {
                         throw ApusError(.mediaUnreadable, "the speech provider speaks with \(format)")
                     }
                     spoken = Spoken(sampleRate: format.rate)
-                case .audioChunk(let chunk): spoken?.append(chunk)
+                case .audioChunk(let chunk):
+                    guard chunk.format.width == 2, chunk.format.channels <= 2 else {
+                        throw ApusError(.mediaUnreadable, "the speech provider speaks with \(chunk.format)")
+                    }
+                    spoken?.append(chunk)
                 case .audioStop:
                     guard let spoken, !spoken.samples.isEmpty else {
                         throw ApusError(.mediaUnreadable, "the speech provider has sent no sound")

@@ -1,4 +1,3 @@
-package import ApusWyoming
 package import NIOCore
 
 #if canImport(Glibc)
@@ -12,8 +11,10 @@ import Musl
 ///
 /// Pure value.
 package struct SpeechConverter: Sendable {
-    static let rates = 8000...48_000
-    static let channelsMax = 2
+    /// The samples of a channel in a second that can be converted.
+    package static let rates = 8000...48_000
+    /// One channel, or two, which are averaged.
+    package static let channelsMax = 2
     /// Zero crossings of the filter on each side.
     private static let crossings = 8.0
 
@@ -25,7 +26,7 @@ package struct SpeechConverter: Sendable {
         return nil
     }
 
-    private let format: WyomingAudioFormat
+    package let format: WyomingAudioFormat
     /// Input samples per output sample.
     private let step: Double
     /// The half width of the filter, in input samples.
