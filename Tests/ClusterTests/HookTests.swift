@@ -503,9 +503,10 @@ struct HookTests {
         }
         let began = ContinuousClock.now
         await fails(.answerTimedOut) { () throws(ApusError) in
-            _ = try await place.app.sendData(Data(), toServer: "slow", timeout: .seconds(1))
+            _ = try await place.app.sendData(Data(), toServer: "slow", timeout: .seconds(3))
         }
-        #expect((.milliseconds(900)...(.milliseconds(2000))).contains(ContinuousClock.now - began))
+        // Half of the time is for the connection, which a busy machine needs too.
+        #expect((.milliseconds(2900)...(.milliseconds(4000))).contains(ContinuousClock.now - began))
         // A user without this integrator does not reach its servers.
         let stranger = try place.cluster.session(node: 1, token: try place.cluster.token("--role", "app"))
         defer { stranger.close() }

@@ -29,7 +29,7 @@ final class ScriptedEngine: Sendable {
     private let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
     private let server = Mutex<(any Channel)?>(nil)
     private let counted = Mutex(Counts())
-    let hashes = Mutex<[String]>([])
+    private let hashes = Mutex<[String]>([])
     /// It accepts connections, and answers nothing that is asked with sound.
     private let isHanging = Mutex(false)
 

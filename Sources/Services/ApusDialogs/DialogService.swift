@@ -173,7 +173,9 @@ package final class DialogService: NodeService, Service, RelationObserver {
         if let known = grammars.withLock({ $0[key] }), known.revision == revision {
             grammar = known.grammar
         } else {
-            grammar = try Grammar(try DialogTemplates.sentences(of: language), lists: home.lists)
+            grammar = try await offEventLoop { () throws(ApusError) in
+                try Grammar(try DialogTemplates.sentences(of: language), lists: home.lists)
+            }
             grammars.withLock { [grammar] in $0[key] = (revision, grammar) }
         }
         return SentenceReader(

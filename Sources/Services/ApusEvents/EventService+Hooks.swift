@@ -126,10 +126,11 @@ extension EventService {
 
     // MARK: - Events
 
-    /// Writes an event for each hook that subscribes to it. The events are durable when this returns, except those that
-    /// a full queue drops.
+    /// Writes an event for each hook that subscribes to it, and was there when it happened. The events are durable when
+    /// this returns, except those that a full queue drops.
     func enqueue(_ event: HookEvent, customer: String) async throws(ApusError) {
-        for hook in try await hooks.hooks(of: customer, in: records) where hook.events.contains(event.kind.rawValue) {
+        for hook in try await hooks.hooks(of: customer, in: records)
+        where hook.events.contains(event.kind.rawValue) && event.timeMs >= hook.createdMs {
             let id = HookEventID(timeMs: event.timeMs, number: event.number).description
             let stored = HookStoredEvent.with {
                 ($0.customer, $0.hook, $0.timeMs, $0.number) = (customer, hook.hook, event.timeMs, event.number)

@@ -181,15 +181,15 @@ package final class SpeechService: NodeService, Service {
         runningGauge.record(count)
     }
 
-    /// The sentences of a grammar for the providers; nil if it has none, or too many for them. They take a second to
-    /// make, so not on the event loop of the connection.
-    @concurrent
+    /// The sentences of a grammar for the providers; nil if it has none.
     private func sentences(_ grammar: DialogGrammar) async throws(ApusError) -> WyomingGrammar? {
         if let known = grammars.withLock({ $0[grammar.key] }) { return known }
-        let sentences = grammar.sentences(
-            countMax: WyomingGrammar.sentenceCountMax, byteCountMax: WyomingGrammar.byteCountMax,
-            sentenceByteCountMax: WyomingGrammar.sentenceByteCountMax)
-        let made = sentences.isEmpty ? nil : try WyomingGrammar(sentences: sentences)
+        let made = try await offEventLoop { () throws(ApusError) -> WyomingGrammar? in
+            let sentences = grammar.sentences(
+                countMax: WyomingGrammar.sentenceCountMax, byteCountMax: WyomingGrammar.byteCountMax,
+                sentenceByteCountMax: WyomingGrammar.sentenceByteCountMax)
+            return sentences.isEmpty ? nil : try WyomingGrammar(sentences: sentences)
+        }
         grammars.withLock { $0[grammar.key] = .some(made) }
         return made
     }
