@@ -318,7 +318,8 @@ let package = Package(
                 "ApusCore", "ApusConfiguration", "ApusTracing", "ApusListener", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusCommands",
                 "ApusTimers", "ApusCalls", "ApusAnswering", "ApusEvents", "ApusFirmware", "ApusRelayService",
-                "ApusGateway", "ApusHTTP", "ApusThings", "ApusDialogs", "ApusSpeech", "ApusDeviceAuthorization", nioCore,
+                "ApusGateway", "ApusHTTP", "ApusThings", "ApusDialogs", "ApusSpeech", "ApusDeviceAuthorization",
+                nioCore,
                 log,
             ]),
         layer(
@@ -542,7 +543,11 @@ let package = Package(
         test("ApusTraversalTests", ["ApusCore", "ApusTraversal"]),
         test(
             "ApusProviderTests",
-            ["ApusCore", "ApusSphinx", "ApusWyoming", "ApusProvider", "ApusTestKit", nioCore, nioPosix, log]),
+            [
+                "ApusCore", "ApusGrammar", "ApusSphinx", "ApusWyoming", "ApusProvider", "ApusTestKit", nioCore,
+                nioPosix,
+                log,
+            ]),
         test("ApusWyomingTests", ["ApusCore", "ApusWyoming", "ApusTestKit", nioCore], exclude: ["Clients"]),
         test(
             "ApusTransportTests",

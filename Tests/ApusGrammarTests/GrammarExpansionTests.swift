@@ -145,6 +145,20 @@ struct GrammarExpansionTests {
         #expect(defined.subtracting(named) == ["<sentence>"])
     }
 
+    @Test("Sentences of some intents are left out for a recognizer")
+    func without() throws {
+        let grammar = try GrammarHome.grammar(.english)
+        let rest = ["Yes", "No"]
+        let texts = grammar.spokenSentences(countMax: 20_000, templateMax: 400, without: rest)
+        let dropped = Set(grammar.spokenSentences(countMax: 20_000, templateMax: 400)).subtracting(texts)
+        #expect(dropped.contains("yes") && dropped.contains("no") && texts.contains("stop"))
+        for text in dropped { #expect(grammar.match(text).all.allSatisfy { rest.contains($0.intent) }, "\(text)") }
+        let (all, some) = (
+            try grammar.jsgf(byteCountMax: 200_000), try grammar.jsgf(byteCountMax: 200_000, without: rest)
+        )
+        #expect(all.contains("nope") && !some.contains("nope") && some.utf8.count < all.utf8.count)
+    }
+
     @Test("JSGF of a small grammar")
     func smallJSGF() throws {
         let grammar = try GrammarHome.grammar(

@@ -343,7 +343,7 @@ struct ProviderPartTests {
             WyomingGrammar(sentences: ["What's the time?", "open the door", "Open the door!", "open the door now", "☃"]
             ),
             all)
-        #expect(grammar.droppedCount == 1)
+        #expect(grammar.sentence(of: "☃") == nil && !grammar.hasAllSentences)
         #expect(grammar.sentence(of: "what's the time") == "What's the time?")
         #expect(grammar.sentence(of: "open the") == nil)
         #expect(grammar.isBeginning("open the door"))
@@ -352,6 +352,20 @@ struct ProviderPartTests {
         #expect(throws: ApusError(.configurationInvalid)) {
             try CompiledGrammar(WyomingGrammar(sentences: ["☃", "..."]), all)
         }
+    }
+
+    @Test("The grammar in JSGF counts, and where it cannot be read, the listed sentences")
+    func allSentences() throws {
+        let all = try Pronunciations(dictionary: TestProvider.dictionary, espeak: TestProvider.espeak)
+        let jsgf = "#JSGF V1.0;\ngrammar apus;\npublic <a> = turn on [ the ] ( lamp | fan ) [ now ];\n"
+        let grammar = try CompiledGrammar(WyomingGrammar(sentences: ["turn on lamp"], jsgf: jsgf), all)
+        #expect(grammar.hasAllSentences && grammar.sentence(of: "turn on the fan") == "turn on the fan")
+        #expect(grammar.isBeginning("turn on lamp") && grammar.sentence(of: "turn on the") == nil)
+        #expect(!grammar.isBeginning("turn on the fan now") && grammar.sentence(of: "") == nil)
+        let broken = try WyomingGrammar(sentences: ["Turn on: lamp"], jsgf: jsgf + "<b> = c {tag};")
+        let listed = try CompiledGrammar(broken, all)
+        #expect(!listed.hasAllSentences && listed.hash == broken.hash)
+        #expect(listed.sentence(of: "turn on lamp") == "Turn on: lamp" && listed.sentence(of: "turn on the fan") == nil)
     }
 
     @Test("A tone keeps its level when it is resampled, one above 8 kHz vanishes, in pieces of any length")

@@ -141,10 +141,33 @@ struct WyomingGrammarTests {
         }
     }
 
-    @Test("A grammar of 20,000 sentences of 40 bytes fits in an event")
+    @Test("All sentences in JSGF are a part of the grammar and of its hash, and have a bound")
+    func jsgf() throws {
+        let jsgf = "#JSGF V1.0;\ngrammar apus;\npublic <sentence> = a | b [c];\n"
+        let grammar = try WyomingGrammar(sentences: ["b c", "a"], jsgf: jsgf)
+        // printf 'a\nb c\n\n#JSGF V1.0;\ngrammar apus;\npublic <sentence> = a | b [c];\n' | sha256sum
+        #expect(grammar.hash.hasPrefix("e769fd9ffe4b21ee"), "\(grammar.hash)")
+        #expect(grammar.withoutSentences.jsgf == nil && grammar.withoutSentences.hash == grammar.hash)
+        let event = WyomingMessage.transcribe(.init(grammar: grammar)).event
+        guard case .transcribe(let read) = try WyomingMessage(event) else {
+            Issue.record("no transcribe")
+            return
+        }
+        #expect(read.grammar == grammar)
+        let other = try WyomingGrammar(sentences: ["b c", "a"])
+        #expect(other.hash != grammar.hash)
+        let long = String(repeating: "a", count: WyomingGrammar.jsgfByteCountMax)
+        _ = try WyomingGrammar(sentences: ["a"], jsgf: long)
+        #expect(throws: ApusError(.frameTooLarge)) { try WyomingGrammar(sentences: ["a"], jsgf: long + "a") }
+    }
+
+    @Test("A grammar of 20,000 sentences of 30 bytes, with the longest JSGF, fits in an event")
     func large() throws {
-        let sentences = (0..<WyomingGrammar.sentenceCountMax).map { "turn the lamp number \($0) on in the hall" }
-        let grammar = try WyomingGrammar(sentences: sentences)
+        let sentences = (10_000..<10_000 + WyomingGrammar.sentenceCountMax).map { "turn lamp \($0) on in the hall" }
+        #expect(sentences[0].utf8.count == 30)
+        let line = "<sentence> = turn lamp on | turn lamp off;\n"
+        let jsgf = String(repeating: line, count: WyomingGrammar.jsgfByteCountMax / line.utf8.count)
+        let grammar = try WyomingGrammar(sentences: sentences, jsgf: jsgf)
         var decoder = WyomingDecoder()
         decoder.append(try WyomingSamples.bytes(.transcribe(.init(grammar: grammar))))
         let event = try #require(try decoder.next())

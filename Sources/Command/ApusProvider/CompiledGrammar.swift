@@ -3,7 +3,7 @@ package import ApusSphinx
 package import ApusWyoming
 import Foundation
 
-/// A grammar as the recognizer wants it: its graph, the pronunciations of its words, and its sentences.
+/// A grammar as the recognizer wants it: its graph, and the pronunciations of its words.
 ///
 /// Pure value, made on a worker's thread: 20,000 sentences take a second.
 package struct CompiledGrammar: Sendable {
@@ -11,40 +11,76 @@ package struct CompiledGrammar: Sendable {
     package let graph: SphinxGraph
     /// The lines of a dictionary.
     package let dictionary: String
-    /// Sentences that cannot be heard, because a word of them has no pronunciation.
-    package let droppedCount: Int
-    /// What can be heard: words in lower case with one space between them, sorted by their bytes.
-    private let heard: [ExactText]
-    /// The sentences of the client, by their index in `heard`.
-    private let originals: [String]
+    private let numbers: [ExactText: Int32]
+    private let sentences: SentenceGraph
+    /// The listed sentences by their words; nil: those of the grammar in JSGF, which are words.
+    private let originals: [ExactText: String]?
 
+    /// False if it has the listed sentences only.
+    package var hasAllSentences: Bool { originals == nil }
+
+    /// Of the grammar in JSGF; if there is none, or it cannot be read, or is too large, of the listed sentences.
+    ///
     /// - Throws: 10022 if no sentence can be heard.
     package init(_ grammar: WyomingGrammar, _ pronunciations: Pronunciations) throws(ApusError) {
-        let sentences = (grammar.sentences ?? []).map { (original: $0, words: Self.words(of: $0)) }
-        let lines = pronunciations.lines(of: Set(sentences.flatMap(\.words)))
-        let words = lines.keys.sorted { ExactText($0) < ExactText($1) }
-        let numbers = Dictionary(uniqueKeysWithValues: words.enumerated().map { ($0.element, Int32($0.offset)) })
-        var kept: [(text: ExactText, original: String, numbers: [Int32])] = []
-        for sentence in sentences {
-            let known = sentence.words.compactMap { numbers[$0] }
-            guard !known.isEmpty, known.count == sentence.words.count else { continue }
-            kept.append((ExactText(sentence.words.joined(separator: " ")), sentence.original, known))
+        if let jsgf = grammar.jsgf, let all = try? Self(jsgf: jsgf, hash: grammar.hash, pronunciations) {
+            self = all
+        } else {
+            try self.init(listed: grammar.sentences ?? [], hash: grammar.hash, pronunciations)
         }
-        guard !kept.isEmpty else {
-            throw ApusError(.configurationInvalid, "no sentence of the grammar has words that can be said")
-        }
-        droppedCount = sentences.count - kept.count
-        hash = grammar.hash
-        dictionary = words.flatMap { lines[$0] ?? [] }.joined(separator: "\n") + "\n"
-        kept.sort { $0.numbers.lexicographicallyPrecedes($1.numbers) }
-        // Two sentences may have the same words.
-        let paths = kept.indices.filter { $0 == 0 || kept[$0].numbers != kept[$0 - 1].numbers }
-        graph = SentenceGraph(paths.map { kept[$0].numbers }).graph(words: words)
-        let sorted = paths.map { kept[$0] }.sorted { $0.text < $1.text }
-        (heard, originals) = (sorted.map(\.text), sorted.map(\.original))
     }
 
-    /// The words of a sentence. Case and signs are not heard; an apostrophe may be a part of a word.
+    private init(jsgf: String, hash: String, _ pronunciations: Pronunciations) throws(ApusError) {
+        let grammar = try SpeechGrammar(jsgf: jsgf)
+        let words = Words(grammar.words, pronunciations)
+        try self.init(hash, words, try SentenceGraph(grammar, numbers: words.numbers), originals: nil)
+    }
+
+    private init(listed: [String], hash: String, _ pronunciations: Pronunciations) throws(ApusError) {
+        let all = listed.map { (original: $0, words: Self.words(of: $0)) }
+        let words = Words(Set(all.flatMap(\.words)), pronunciations)
+        let paths = all.compactMap { sentence -> (words: [Int32], original: String)? in
+            let known = sentence.words.compactMap { words.numbers[ExactText($0)] }
+            return known.isEmpty || known.count < sentence.words.count ? nil : (known, sentence.original)
+        }.sorted { $0.words.lexicographicallyPrecedes($1.words) }
+        guard !paths.isEmpty else {
+            throw ApusError(.configurationInvalid, "no sentence of the grammar has words that can be said")
+        }
+        // Two sentences may have the same words.
+        let own = paths.indices.filter { $0 == 0 || paths[$0].words != paths[$0 - 1].words }.map { paths[$0] }
+        let originals = own.map { (ExactText(words.text(of: $0.words)), $0.original) }
+        try self.init(
+            hash, words, SentenceGraph(own.map(\.words)),
+            originals: Dictionary(originals, uniquingKeysWith: { first, _ in first }))
+    }
+
+    private init(
+        _ hash: String, _ words: Words, _ sentences: SentenceGraph, originals: [ExactText: String]?
+    ) throws(ApusError) {
+        (self.hash, self.sentences, self.originals, numbers) = (hash, sentences, originals, words.numbers)
+        dictionary = words.dictionary
+        graph = sentences.graph(words: words.all)
+    }
+
+    /// The words that have a pronunciation.
+    private struct Words {
+        let all: [String]
+        let numbers: [ExactText: Int32]
+        let dictionary: String
+
+        init(_ words: Set<String>, _ pronunciations: Pronunciations) {
+            let lines = pronunciations.lines(of: words)
+            all = lines.keys.sorted { ExactText($0) < ExactText($1) }
+            numbers = Dictionary(
+                uniqueKeysWithValues: all.enumerated().map { (ExactText($0.element), Int32($0.offset)) })
+            dictionary = all.flatMap { lines[$0] ?? [] }.joined(separator: "\n") + "\n"
+        }
+
+        func text(of words: [Int32]) -> String { words.map { all[Int($0)] }.joined(separator: " ") }
+    }
+
+    /// The words of a sentence, or of a word with signs. Case and signs are not heard; an apostrophe may be a part of a
+    /// word.
     static func words(of sentence: String) -> [String] {
         sentence.lowercased().split { !$0.isLetter && !$0.isNumber && $0 != "'" && $0 != "’" }.map {
             String($0).replacing("’", with: "'")
@@ -53,24 +89,16 @@ package struct CompiledGrammar: Sendable {
 
     /// The sentence of the client that has these words; nil if there is none.
     package func sentence(of text: String) -> String? {
-        let index = position(of: ExactText(text))
-        return index < heard.count && heard[index] == ExactText(text) ? originals[index] : nil
+        guard let place = place(of: text), place.isSentence else { return nil }
+        return originals.map { $0[ExactText(text)] ?? text } ?? text
     }
 
     /// True if a longer sentence begins with these words.
-    package func isBeginning(_ text: String) -> Bool {
-        let longer = text + " "
-        let index = position(of: ExactText(longer))
-        return index < heard.count && heard[index].string.utf8.starts(with: longer.utf8)
-    }
+    package func isBeginning(_ text: String) -> Bool { place(of: text)?.isBeginning ?? false }
 
-    /// The index of the first sentence that is not less.
-    private func position(of text: ExactText) -> Int {
-        var (low, high) = (0, heard.count)
-        while low < high {
-            let middle = (low + high) / 2
-            if heard[middle] < text { low = middle + 1 } else { high = middle }
-        }
-        return low
+    private func place(of text: String) -> (isSentence: Bool, isBeginning: Bool)? {
+        let words = text.split(separator: " ")
+        let known = words.compactMap { numbers[ExactText(String($0))] }
+        return known.isEmpty || known.count < words.count ? nil : sentences.place(of: known)
     }
 }

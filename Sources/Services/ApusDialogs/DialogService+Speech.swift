@@ -17,6 +17,7 @@ package struct DialogGrammar: Sendable {
         let account: String
         let language: String
         let revision: UInt64
+        let isAsked: Bool
     }
 
     package let key: Key
@@ -26,6 +27,10 @@ package struct DialogGrammar: Sendable {
 
     /// The maximum number of sentences of one template: a number in percent has 101.
     private static let templateMax = 120
+    /// A "no" that answers nothing is a word that was heard wrongly.
+    private static let answers = [VoiceIntent.yes.rawValue, VoiceIntent.no.rawValue]
+
+    private var leftOut: [String] { key.isAsked ? [] : Self.answers }
 
     /// The sentences as they are said, with numbers as words; of each template the shortest ones.
     ///
@@ -34,13 +39,19 @@ package struct DialogGrammar: Sendable {
     ///   - sentenceByteCountMax: longer ones are left out.
     package func sentences(countMax: Int, byteCountMax: Int, sentenceByteCountMax: Int) -> [String] {
         var byteCount = 0
-        return grammar.spokenSentences(countMax: countMax, templateMax: Self.templateMax).filter { text in
+        let all = grammar.spokenSentences(countMax: countMax, templateMax: Self.templateMax, without: leftOut)
+        return all.filter { text in
             guard text.utf8.count <= sentenceByteCountMax, byteCount + text.utf8.count + 4 <= byteCountMax else {
                 return false
             }
             byteCount += text.utf8.count + 4
             return true
         }
+    }
+
+    /// All sentences, as a grammar in JSGF; nil if it is longer.
+    package func jsgf(byteCountMax: Int) -> String? {
+        try? grammar.jsgf(byteCountMax: byteCountMax, without: leftOut)
     }
 
     /// True if a text is a sentence of the home, whatever the place of the device.
@@ -51,8 +62,8 @@ package struct DialogGrammar: Sendable {
 package enum DialogHearing: Sendable {
     /// The sentence was carried out before.
     case ended(ClientDialogTurn)
-    /// The dialog listens, with this id.
-    case listens(String)
+    /// The dialog listens, with this id. `isAsked`: it has asked a person a question.
+    case listens(String, isAsked: Bool)
 }
 
 extension DialogService {
@@ -61,13 +72,18 @@ extension DialogService {
 
     /// What can be said in the home of an account.
     ///
-    /// - Parameter language: empty: that of the home.
+    /// - Parameters:
+    ///   - language: empty: that of the home.
+    ///   - isAsked: "yes" and "no" can be said.
     /// - Throws: 21031 for a language that there is not; 10021 if the home cannot be read.
-    package func grammar(_ language: String, _ account: AccountID) async throws(ApusError) -> DialogGrammar {
+    package func grammar(
+        _ language: String, _ account: AccountID, isAsked: Bool
+    ) async throws(ApusError) -> DialogGrammar {
         if !language.isEmpty { _ = try DialogLanguage(checking: language) }
         let reader = try await reader(of: language, account, DeviceID(unchecked: "-"), lastReply: "")
         let tag = reader.language.grammar.tag
-        let key = DialogGrammar.Key(account: account.rawValue, language: tag, revision: reader.home.content.revision)
+        let key = DialogGrammar.Key(
+            account: account.rawValue, language: tag, revision: reader.home.content.revision, isAsked: isAsked)
         return DialogGrammar(key: key, language: tag, grammar: reader.grammar)
     }
 
@@ -85,14 +101,15 @@ extension DialogService {
         }
         let seen = try await ref(device).ask(look, timeout: try call.timeLeft())
         if let known = seen.turns.last(where: { $0.id.isExactly(id) }) {
-            return known.endedMs > 0 ? .ended(ClientDialogTurn(known)) : .listens(known.heard)
+            return known.endedMs > 0
+                ? .ended(ClientDialogTurn(known)) : .listens(known.heard, isAsked: seen.hasQuestion)
         }
         // The listening has an id of its own: after a question the dialog listens again, with that of the sentence.
         let own = Hexadecimal.text(RequestID("hears/\(id)", of: device, call.session.account.rawValue, step: 0).bytes)
         let home = try await homes.home(of: call.session.account)
         let state = try await listen(try listening(own, language, home, call), joins: true, device, since, call)
         // A repetition after a stop does not listen, and its sentence is refused.
-        return .listens(state.phase == .listening ? state.listening.id : own)
+        return .listens(state.phase == .listening ? state.listening.id : own, isAsked: seen.hasQuestion)
     }
 
     /// A listening has heard nothing that can be carried out: the dialog is idle, if it listens with this id.

@@ -94,16 +94,16 @@ package final class SpeechService: NodeService, Service {
         try begin(Listening(id: request.id, account: account, listener: listener), device)
         defer { end(listener, device) }
         stopReply(to: device)
-        let heard: String
+        let (heard, isAsked): (String, Bool)
         switch try await dialogs.hears(request.id, request.language, on: device, call) {
         case .ended(let turn):
             // The device repeats its request: its node has died.
             let response = ClientListenResponse.with { ($0.turn, $0.heard) = (turn, turn.text) }
             return await speak(request, device, listener, response, since: .now(), call)
-        case .listens(let id): heard = id
+        case .listens(let id, let asks): (heard, isAsked) = (id, asks)
         }
         do throws(ApusError) {
-            let (response, endedAt) = try await hear(request, device, listener, call)
+            let (response, endedAt) = try await hear(request, device, isAsked, listener, call)
             guard !response.heard.isEmpty else {
                 await dialogs.hearsNothing(heard, on: device)
                 return response
@@ -119,10 +119,10 @@ package final class SpeechService: NodeService, Service {
 
     /// Listens until the end of the sentence, and has it recognized.
     private func hear(
-        _ request: ClientListenRequest, _ device: DeviceID, _ listener: Listener, _ call: ClientCall
+        _ request: ClientListenRequest, _ device: DeviceID, _ isAsked: Bool, _ listener: Listener, _ call: ClientCall
     ) async throws(ApusError) -> (response: ClientListenResponse, endedAt: MonotonicTime) {
         let account = call.session.account
-        let grammar = try await dialogs.grammar(request.language, account)
+        let grammar = try await dialogs.grammar(request.language, account, isAsked: isAsked)
         let recognition = Recognition(providers, grammar.language, try await sentences(grammar))
         let before = FramePosition(epoch: request.epoch, sequence: request.sequence).predecessor
         let tap = try await channels.tap(
@@ -188,7 +188,9 @@ package final class SpeechService: NodeService, Service {
             let sentences = grammar.sentences(
                 countMax: WyomingGrammar.sentenceCountMax, byteCountMax: WyomingGrammar.byteCountMax,
                 sentenceByteCountMax: WyomingGrammar.sentenceByteCountMax)
-            return sentences.isEmpty ? nil : try WyomingGrammar(sentences: sentences)
+            guard !sentences.isEmpty else { return nil }
+            return try WyomingGrammar(
+                sentences: sentences, jsgf: grammar.jsgf(byteCountMax: WyomingGrammar.jsgfByteCountMax))
         }
         grammars.withLock { $0[grammar.key] = .some(made) }
         return made

@@ -37,9 +37,9 @@ class Engine:
         """The grammar of that hash; none if it is not known."""
         return self._store.get(name)
 
-    def add_grammar(self, sentences):
-        """Checks and keeps a grammar. Takes 0.2 ms for each sentence."""
-        grammar = grammars.Grammar(grammars.check(sentences, self._limits), self._phonemizer)
+    def add_grammar(self, sentences, name=None):
+        """Checks and keeps a grammar, by its name. Takes 0.2 ms for each sentence."""
+        grammar = grammars.Grammar(grammars.check(sentences, self._limits), self._phonemizer, name)
         self._store.put(grammar)
         return grammar
 

@@ -12,9 +12,11 @@ class GrammarError(ValueError):
     """A grammar that is refused."""
 
 
-def digest(sentences):
-    """The name of a grammar: SHA-256 of its sorted sentences, joined by a line feed, in hexadecimal digits."""
-    return hashlib.sha256("\n".join(sorted(sentences)).encode()).hexdigest()
+def digest(sentences, jsgf=None):
+    """The name of a grammar: SHA-256 of its sorted sentences, joined by a line feed, in hexadecimal digits. Two line
+    feeds and the grammar in JSGF follow where there is one."""
+    text = "\n".join(sorted(sentences)) + ("" if jsgf is None else "\n\n" + jsgf)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check(sentences, limits):
@@ -89,10 +91,10 @@ def spoken(text):
 class Grammar:
     """A checked grammar with all that recognition needs of it."""
 
-    def __init__(self, sentences, phonemizer=None):
+    def __init__(self, sentences, phonemizer=None, name=None):
         from . import sounds
 
-        self.name = digest(sentences)
+        self.name = name or digest(sentences)
         self.sentences = sentences
         self.network = WordNetwork(sentences)
         self.of_spoken = {}

@@ -202,10 +202,13 @@ class Connection:
             raise Refused("apus-grammar-unknown", "send the sentences of the grammar")
         if not isinstance(sentences, list) or not all(isinstance(text, str) for text in sentences):
             raise grammars.GrammarError("sentences is not a list of texts")
-        if grammars.digest(sentences) != name:
-            raise grammars.GrammarError("grammar is not the hash of the sentences")
+        jsgf = additions.get("jsgf")
+        if jsgf is not None and not isinstance(jsgf, str):
+            raise grammars.GrammarError("jsgf is not a text")
+        if grammars.digest(sentences, jsgf) != name:
+            raise grammars.GrammarError("grammar is not the hash of its sentences")
         async with self._server.grammars:  # one at a time, since it takes seconds of processor time
-            return await asyncio.to_thread(engine.add_grammar, sentences)
+            return await asyncio.to_thread(engine.add_grammar, sentences, name)
 
     async def _on_audio_start(self, event):
         if self._detection is not None or self._transcribe is REFUSED:

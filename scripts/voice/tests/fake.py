@@ -86,8 +86,9 @@ class Engine:
     def grammar(self, name):
         return self.store.get(name)
 
-    def add_grammar(self, sentences):
+    def add_grammar(self, sentences, name=None):
         grammar = FakeGrammar(grammars.check(sentences, self.limits))
+        grammar.name = name or grammar.name
         self.store.put(grammar)
         return grammar
 

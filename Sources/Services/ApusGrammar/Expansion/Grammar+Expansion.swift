@@ -20,10 +20,11 @@ extension Grammar {
     /// - Parameters:
     ///   - countMax: the maximum number of sentences. A smaller number gives the first ones of the same.
     ///   - templateMax: the maximum number of sentences of one template.
-    package func spokenSentences(countMax: Int, templateMax: Int) -> [String] {
+    ///   - intents: sentences of these are left out.
+    package func spokenSentences(countMax: Int, templateMax: Int, without intents: [String] = []) -> [String] {
         let expander = GrammarExpander(tables)
         var random = SeededRandom(seed: 1)
-        let own = templates.sentences.map { shortest($0, countMax: templateMax, expander, &random) }
+        let own = sentences(without: intents).map { shortest($0, countMax: templateMax, expander, &random) }
         var known: Set<ExactText> = []
         var texts: [String] = []
         for rank in 0..<(own.map(\.count).max() ?? 0) {

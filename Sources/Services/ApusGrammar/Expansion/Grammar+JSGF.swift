@@ -4,11 +4,20 @@ extension Grammar {
     /// The grammar in the Java Speech Grammar Format, for recognisers with a closed grammar: one public rule, words in
     /// lower case, numbers as words. Forms with a wildcard or with a list without values are left out.
     ///
-    /// - Parameter byteCountMax: the longest text.
+    /// - Parameters:
+    ///   - byteCountMax: the longest text.
+    ///   - intents: sentences of these are left out.
     /// - Throws: 10002 if the text is longer; 21031 if the grammar has no sentence.
-    package func jsgf(byteCountMax: Int) throws(ApusError) -> String {
+    package func jsgf(byteCountMax: Int, without intents: [String] = []) throws(ApusError) -> String {
         var writer = JSGFWriter(tables, byteCountMax: byteCountMax)
-        return try writer.text()
+        return try writer.text(of: sentences(without: intents))
+    }
+
+    /// The templates of all intents but these.
+    func sentences(without intents: [String]) -> [GrammarTemplates.Sentence] {
+        templates.sentences.filter { sentence in
+            !intents.contains { $0.isExactly(templates.blocks[sentence.block].intent) }
+        }
     }
 
     /// A hash of all that decides about matches, as 32 hexadecimal digits: the same for the same sentences and lists in
@@ -73,9 +82,9 @@ private struct JSGFWriter {
 
     private func isPossible(_ node: Int32) -> Bool { expander.counts[Int(node)] > 0 }
 
-    mutating func text() throws(ApusError) -> String {
+    mutating func text(of sentences: [GrammarTemplates.Sentence]) throws(ApusError) -> String {
         var roots: [Int32] = []
-        for sentence in tables.templates.sentences
+        for sentence in sentences
         where isPossible(sentence.root) && !roots.contains(sentence.root) && tables.hasWords[Int(sentence.root)] {
             roots.append(sentence.root)
         }
