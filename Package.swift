@@ -372,8 +372,9 @@ let package = Package(
                 "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusWire", "ApusContract", "ApusMedia", "ApusStorage",
                 "ApusCluster", "ApusSessions", "ApusThings", "ApusRelayService", "ApusHTTP", "ApusNodeConfiguration",
                 "ApusRelayNode", "ApusNode", "ApusClient", "ApusDevice", "ApusTLS", "ApusTraversal", "ApusLocal",
-                "ApusWyoming", "ApusProvider", "ApusSphinx", "ApusThreads", "CApusThreads", nioCore, nioPosix, protobuf,
-                unixSignals, log, coreMetrics, arguments,
+                "ApusWyoming", "ApusWyomingClient", "ApusProvider", "ApusSphinx", "ApusThreads", "CApusThreads",
+                nioCore,
+                nioPosix, protobuf, unixSignals, log, coreMetrics, arguments,
             ], for: .compileTime),
         .executableTarget(
             name: "apus", dependencies: ["ApusCLI"], path: "Sources/Command/apus", swiftSettings: apusSettings,

@@ -4,10 +4,10 @@ package import NIOCore
 import NIOPosix
 import Synchronization
 
-/// A connection to a speech provider, for one utterance or one text.
+/// A connection to a speech provider, for one utterance or one text; or a lasting one, to a satellite.
 ///
-/// Bounded: it receives at most ``byteCountMax`` bytes in all, and one event as ``WyomingDecoder`` allows. Beyond that,
-/// or at bytes that are no event, it closes.
+/// Bounded: it receives at most ``byteCountMax`` bytes in all, a lasting one as many that nobody has taken, and one
+/// event as ``WyomingDecoder`` allows. Beyond that, or at bytes that are no event, it closes.
 ///
 /// Concurrency model: any thread. A `Mutex` guards what was received.
 package final class WyomingConnection: Sendable {
@@ -18,21 +18,24 @@ package final class WyomingConnection: Sendable {
     private struct Received {
         var messages: [WyomingMessage] = []
         var error: ApusError?
+        var byteCount = 0
         var waiter: CheckedContinuation<Void, Never>?
     }
 
     private let received = Mutex(Received())
     private let channel = Mutex<(any Channel)?>(nil)
 
-    private init() {}
+    private let isLasting: Bool
+
+    private init(isLasting: Bool) { self.isLasting = isLasting }
 
     deinit { channel.withLock(\.self)?.close(promise: nil) }
 
     /// - Throws: 21022 if the provider cannot be connected to.
     package static func open(
-        _ address: WyomingAddress, on group: any EventLoopGroup
+        _ address: WyomingAddress, on group: any EventLoopGroup, isLasting: Bool = false
     ) async throws(ApusError) -> WyomingConnection {
-        let connection = WyomingConnection()
+        let connection = WyomingConnection(isLasting: isLasting)
         let bootstrap = ClientBootstrap(group: group).connectTimeout(connectTimeout)
             .channelInitializer { [weak connection] channel in
                 channel.eventLoop.makeCompletedFuture {
@@ -49,7 +52,7 @@ package final class WyomingConnection: Sendable {
             connection.channel.withLock { $0 = channel }
             return connection
         } catch {
-            throw ApusError(.connectFailed, "the speech provider \(address) cannot be connected to")
+            throw ApusError(.connectFailed, "\(address) cannot be connected to")
         }
     }
 
@@ -70,6 +73,7 @@ package final class WyomingConnection: Sendable {
     package func take() throws(ApusError) -> [WyomingMessage] {
         let (messages, error) = received.withLock { received in
             defer { received.messages = [] }
+            if isLasting { received.byteCount = 0 }
             return (received.messages, received.error)
         }
         if messages.isEmpty, let error { throw error }
@@ -115,6 +119,14 @@ package final class WyomingConnection: Sendable {
         }?.resume()
     }
 
+    /// False if there are too many bytes.
+    fileprivate func count(_ bytes: Int) -> Bool {
+        received.withLock { received in
+            received.byteCount += bytes
+            return received.byteCount <= Self.byteCountMax
+        }
+    }
+
     fileprivate func receive(_ message: WyomingMessage) {
         received.withLock { $0.messages.append(message) }
         wake()
@@ -133,15 +145,13 @@ private final class WyomingHandler: ChannelInboundHandler {
 
     private let connection: WyomingConnection
     private var decoder = WyomingDecoder()
-    private var byteCount = 0
 
     init(_ connection: WyomingConnection) { self.connection = connection }
 
     func channelRead(context: ChannelHandlerContext, data: NIOAny) {
         let bytes = unwrapInboundIn(data)
-        byteCount += bytes.readableBytes
-        guard byteCount <= WyomingConnection.byteCountMax else {
-            return connection.fail(ApusError(.frameTooLarge, "the speech provider sends too much"))
+        guard connection.count(bytes.readableBytes) else {
+            return connection.fail(ApusError(.frameTooLarge, "the other side sends too much"))
         }
         decoder.append(bytes)
         do throws(ApusError) {
@@ -152,10 +162,10 @@ private final class WyomingHandler: ChannelInboundHandler {
     }
 
     func channelInactive(context: ChannelHandlerContext) {
-        connection.fail(ApusError(.linkLost, "the speech provider has closed the connection"))
+        connection.fail(ApusError(.linkLost, "the other side has closed the connection"))
     }
 
     func errorCaught(context: ChannelHandlerContext, error: any Error) {
-        connection.fail(ApusError(.linkLost, "the connection to the speech provider is lost"))
+        connection.fail(ApusError(.linkLost, "the connection is lost"))
     }
 }
