@@ -147,7 +147,7 @@ def start_provider(options, apus, folder):
         python = pathlib.Path(os.environ.get("APUS_VOICE", pathlib.Path.home() / ".cache/apus/voice")) / "bin/python"
         command = [python, pathlib.Path(__file__).parents[1] / "voice" / "provider.py", "--listen", f"unix://{path}"]
     else:
-        command = [apus, "provider", "--listen", f"unix:{path}", "--utterances", "2", "--utterances-waiting", "32"]
+        command = [apus, "provider", "--listen", f"unix:{path}"]
     log = open(folder / "provider.log", "w")
     process = subprocess.Popen(command, stdout=log, stderr=log)
     for _ in range(600):

@@ -171,6 +171,7 @@ final class Recognition {
             case .transcript(let transcript):
                 guard isFinished else { continue }
                 if let grammar { provider.has(grammar, true) }
+                provider.succeeded()
                 heard = Heard(
                     text: transcript.text, free: transcript.result?.free ?? "",
                     candidates: transcript.result?.candidates ?? [])

@@ -10,6 +10,8 @@ import Synchronization
 final class SpeechProvider: Sendable {
     private struct State {
         var info: WyomingInfo?
+        /// It has failed, and nothing has succeeded since.
+        var isSuspect = false
         /// The hashes of the grammars that the provider has, the latest last.
         var grammars: [String] = []
     }
@@ -44,10 +46,18 @@ final class SpeechProvider: Sendable {
         }
     }
 
-    /// It failed: until it has answered again it is not used.
+    /// It failed, so others are asked first. It stays in use: where it is the only one, one utterance that it could not
+    /// hear in time is no reason to refuse those of all other devices.
     func failed() {
-        state.withLock { $0 = State() }
+        state.withLock { ($0.isSuspect, $0.grammars) = (true, []) }
     }
+
+    /// It has done what it was asked for.
+    func succeeded() {
+        state.withLock { $0.isSuspect = false }
+    }
+
+    var isSuspect: Bool { state.withLock(\.isSuspect) }
 
     func hears(_ language: String) -> Bool {
         state.withLock { $0.info.map { Self.offers($0.recognition, language) } ?? false }

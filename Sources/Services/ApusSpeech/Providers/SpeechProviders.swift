@@ -30,7 +30,13 @@ final class SpeechProviders: Sendable {
     }
 
     /// The providers that hear a language, in order.
-    func hearing(_ language: String) -> [SpeechProvider] { all.filter { $0.hears(language) } }
+    func hearing(_ language: String) -> [SpeechProvider] { inOrder { $0.hears(language) } }
+
+    /// Those that have failed are the last ones.
+    private func inOrder(_ condition: (SpeechProvider) -> Bool) -> [SpeechProvider] {
+        let found = all.filter(condition).map { (provider: $0, isSuspect: $0.isSuspect) }
+        return (found.filter { !$0.isSuspect } + found.filter(\.isSuspect)).map(\.provider)
+    }
 
     /// Errors of a provider that cannot be reached, or does not answer. With others it has answered a request that it
     /// could not carry out, and others may be carried out.
@@ -49,9 +55,11 @@ final class SpeechProviders: Sendable {
     /// - Throws: 21025 if no provider speaks the language; otherwise why the last one failed.
     func speak(_ text: String, _ language: String, until deadline: MonotonicTime) async throws(ApusError) -> Spoken {
         var reason = ApusError(.unavailable, "no speech provider speaks \(language)")
-        for provider in all where provider.speaks(language) {
+        for provider in inOrder({ $0.speaks(language) }) {
             do throws(ApusError) {
-                return try await speak(text, language, provider, until: min(deadline, .now() + Self.speakTimeout))
+                let spoken = try await speak(text, language, provider, until: min(deadline, .now() + Self.speakTimeout))
+                provider.succeeded()
+                return spoken
             } catch {
                 guard error.code != .cancelled else { throw error }
                 noted(error, of: provider)
