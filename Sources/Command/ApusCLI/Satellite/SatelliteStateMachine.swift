@@ -40,6 +40,8 @@ struct SatelliteStateMachine {
     private var sentence = 0
     private var nextPing: MonotonicTime
     private var pongUntil: MonotonicTime?
+    /// It has answered a ping. Satellites before wyoming-satellite 1.3 do not.
+    private var answersPings = false
 
     /// A connection is open.
     init(_ now: MonotonicTime, _ actions: inout [Action]) {
@@ -61,7 +63,7 @@ struct SatelliteStateMachine {
         }
         if now >= nextPing {
             nextPing = now + Self.pingInterval
-            if pongUntil == nil { pongUntil = now + Self.pongTimeout }
+            if answersPings, pongUntil == nil { pongUntil = now + Self.pongTimeout }
             actions.append(.send(.ping(text: nil)))
         }
         if case .playing(let number, let until) = state, now >= until { finish(number, &actions) }
@@ -70,7 +72,7 @@ struct SatelliteStateMachine {
     mutating func received(_ message: WyomingMessage, _ actions: inout [Action]) {
         switch message {
         case .ping(let text): actions.append(.send(.pong(text: text)))
-        case .pong: pongUntil = nil
+        case .pong: (answersPings, pongUntil) = (true, nil)
         case .audioChunk(let chunk):
             if case .hearing(let number) = state { actions.append(.sound(number, chunk)) }
         case .audioStop:
