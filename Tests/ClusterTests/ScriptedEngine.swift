@@ -130,7 +130,7 @@ final class ScriptedEngine: Sendable {
                 guard !engine.isHanging.withLock(\.self) else { return }
                 if early == nil { early = .some(heard) }
                 let pause = WyomingTranscriptChunk.Pause(
-                    isWhole: heard != nil, isBeginning: false, milliseconds: samples.count / 16)
+                    isWhole: heard != nil, isBeginning: heard != nil, milliseconds: samples.count / 16)
                 send(.transcriptChunk(WyomingTranscriptChunk(text: heard ?? "", pause: pause)), context)
             case .audioStop:
                 guard !engine.isHanging.withLock(\.self) else { return }

@@ -17,7 +17,9 @@ import Glibc
 @Suite("Spoken dialogs in a cluster (VA-7, VA-9, docs/voice.md)", .serialized, .timeLimit(.minutes(4)))
 struct SpeechTests {
     private static let silent = Logger(label: "test") { _ in SwiftLogNoOpLogHandler() }
-    private static let sentences = ["turn on the hall lamp", "turn off the hall lamp", "what time is it"]
+    private static let sentences = [
+        "turn on the hall lamp", "turn off the hall lamp", "what time is it", "set a timer for ten minutes",
+    ]
 
     /// A microphone that hears 300 ms of a quiet room, the tone of a sentence, and then the quiet room.
     private final class ToneMicrophone: AudioCapturable {
@@ -298,6 +300,9 @@ struct SpeechTests {
         try await eventually("the engine is found again") {
             (try? await device.hear(0))?.turn.reply == "The hall lamp is on."
         }
+        // Minutes may be followed by seconds; the name of a lamp is complete.
+        let timer = try await device.hear(3)
+        #expect((500...560).contains(timer.times.waited) && timer.turn.intent == "TimerSet", "\(timer)")
         first.hang(true)
         await refuse(.deadlineExceeded) { () throws(ApusError) in _ = try await device.hear(1) }
         first.hang(false)

@@ -131,7 +131,7 @@ package final class SpeechService: NodeService, Service {
         defer { tap.close() }
         let result = try await listener.run(
             tap, recognition, configuration.hearing, recognitionTime: configuration.recognitionTime,
-            until: call.deadline)
+            isComplete: grammar.isComplete, until: call.deadline)
         Self.ends[result.end]?.increment()
         var response = ClientListenResponse()
         response.end = ClientHearingEnd(result.end)

@@ -31,11 +31,12 @@ final class Listener: Sendable {
 
     var isStopped: Bool { stopped.withLock(\.self) }
 
+    /// - Parameter isComplete: nothing that may follow changes the meaning of a sentence.
     /// - Throws: 10006 if it was stopped, 10005 at the deadline, 10026 if the microphone's codec cannot be read, 10015
     ///   if no frame comes, otherwise why the last provider failed.
     func run(
         _ tap: FrameTap, _ recognition: Recognition, _ limits: HearingLimits, recognitionTime: Duration,
-        until deadline: MonotonicTime
+        isComplete: (String) -> Bool, until deadline: MonotonicTime
     ) async throws(ApusError) -> Result {
         let soundEnd = min(deadline, .now() + .microseconds(limits.utteranceMax) + Self.lateTime)
         var machine = HearingStateMachine(limits)
@@ -58,7 +59,11 @@ final class Listener: Sendable {
             if machine.end == nil, MonotonicTime.now() - lastFrame > Self.frameTimeout {
                 throw ApusError(.idleTimeout, "no sound came from the microphone")
             }
-            for (number, answer) in try await recognition.take() { machine.answered(number, answer, &actions) }
+            for (number, heard) in try await recognition.take() {
+                var answer = heard
+                if answer.isWhole, answer.isBeginning, isComplete(answer.text) { answer.isBeginning = false }
+                machine.answered(number, answer, &actions)
+            }
             for action in actions {
                 switch action {
                 case .ask(let number, _, let isPause): recognition.ask(number, isPause: isPause)
