@@ -1,5 +1,7 @@
 import ApusCore
 import Dispatch
+import Foundation
+import Synchronization
 import Testing
 
 @Suite("Work that needs the processor for long")
@@ -19,6 +21,10 @@ struct LongWorkTests {
         static var isCurrent: Bool { DispatchQueue.getSpecific(key: key) ?? false }
     }
 
+    private final class Running: Sendable {
+        let count = Atomic(0)
+    }
+
     @Test("A task of an event loop does it elsewhere, goes on at its loop, and receives its error")
     func elsewhere() async throws {
         let task = Task(executorPreference: Loop()) { () throws -> [Bool] in
@@ -27,6 +33,22 @@ struct LongWorkTests {
             return [before, within, Loop.isCurrent]
         }
         #expect(try await task.value == [true, false, true])
+        // One at a time, so that the threads of other tasks stay free.
+        let running = Running()
+        let most = await withTaskGroup(of: Int.self) { group in
+            for _ in 0..<8 {
+                group.addTask {
+                    (try? await offEventLoop { () throws(ApusError) in
+                        let count = running.count.add(1, ordering: .relaxed).newValue
+                        usleep(2000)
+                        running.count.subtract(1, ordering: .relaxed)
+                        return count
+                    }) ?? 0
+                }
+            }
+            return await group.reduce(0) { max($0, $1) }
+        }
+        #expect(most == 1)
         await #expect(throws: ApusError(.badParameter, "long")) {
             _ = try await offEventLoop { () throws(ApusError) -> Int in throw ApusError(.badParameter, "long") }
         }

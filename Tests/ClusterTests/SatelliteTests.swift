@@ -2,6 +2,7 @@ import ApusClient
 import ApusContract
 import ApusCore
 import ApusTestKit
+import ApusWyoming
 import Foundation
 import Testing
 
@@ -47,6 +48,11 @@ struct SatelliteTests {
         try await satellite.speak(Self.tone(1), stage: "wake")
         #expect(satellite.heard.errors.last?.hasPrefix("\(ErrorCode.badParameter.number) ") == true)
         #expect(satellite.heard.transcripts.last == "what time is it")
+
+        // Sound that cannot be read ends the sentence, and not the connection.
+        try await satellite.speak(Self.tone(1), format: WyomingAudioFormat(rate: 16_000, width: 4, channels: 1))
+        #expect(satellite.heard.errors.last?.hasPrefix("\(ErrorCode.mediaUnreadable.number) ") == true)
+        #expect(satellite.heard.connections == 1)
 
         satellite.drop()
         try await eventually("it is connected again") {

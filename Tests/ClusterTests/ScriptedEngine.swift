@@ -101,9 +101,8 @@ final class ScriptedEngine: Sendable {
         init(_ engine: ScriptedEngine) { self.engine = engine }
 
         func channelRead(context: ChannelHandlerContext, data: NIOAny) {
-            decoder.append(unwrapInboundIn(data))
             do {
-                while let event = try decoder.next() { handle(try WyomingMessage(event), context) }
+                try decoder.take(unwrapInboundIn(data)) { handle($0, context) }
             } catch {
                 context.close(promise: nil)
             }

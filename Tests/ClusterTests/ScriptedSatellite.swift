@@ -45,8 +45,12 @@ final class ScriptedSatellite: Sendable {
 
     /// The wake word was heard, and then these samples of 16 kHz, at their own pace, until the server ends them.
     ///
-    /// - Parameter stage: where the pipeline begins.
-    func speak(_ samples: [Int16], stage: String = "asr") async throws {
+    /// - Parameters:
+    ///   - stage: where the pipeline begins.
+    ///   - format: what the sound is said to be.
+    func speak(
+        _ samples: [Int16], stage: String = "asr", format: WyomingAudioFormat = .speech
+    ) async throws {
         let before = heard
         try send(.detection(WyomingDetection(name: "okay_nabu", timestamp: nil)))
         try send(
@@ -66,13 +70,13 @@ final class ScriptedSatellite: Sendable {
             part += Array(repeating: 0, count: 320 - part.count)
             var audio = ByteBuffer()
             for sample in part { audio.writeInteger(sample, endianness: .little) }
-            try send(.audioChunk(WyomingAudioChunk(format: .speech, audio: audio)))
+            try send(.audioChunk(WyomingAudioChunk(format: format, audio: audio)))
             try await Task.sleep(for: max(.zero, start + .milliseconds(20 * index) - .now()))
         }
         throw ApusError(.deadlineExceeded, "the server ends no sound")
     }
 
-    func send(_ message: WyomingMessage) throws {
+    func send(_ message: WyomingMessage) throws(ApusError) {
         var buffer = ByteBuffer()
         try message.event.encode(into: &buffer)
         client.withLock(\.self)?.writeAndFlush(buffer, promise: nil)
@@ -96,15 +100,14 @@ final class ScriptedSatellite: Sendable {
         init(_ satellite: ScriptedSatellite) { self.satellite = satellite }
 
         func channelRead(context: ChannelHandlerContext, data: NIOAny) {
-            decoder.append(unwrapInboundIn(data))
             do {
-                while let event = try decoder.next() { try handle(try WyomingMessage(event)) }
+                try decoder.take(unwrapInboundIn(data)) { message throws(ApusError) in try handle(message) }
             } catch {
                 context.close(promise: nil)
             }
         }
 
-        private func handle(_ message: WyomingMessage) throws {
+        private func handle(_ message: WyomingMessage) throws(ApusError) {
             switch message {
             case .ping(let text): try satellite.send(.pong(text: text))
             case .audioStop: try satellite.send(.other(WyomingEvent(type: "played")))

@@ -306,5 +306,8 @@ struct SpeechTests {
         first.hang(true)
         await refuse(.deadlineExceeded) { () throws(ApusError) in _ = try await device.hear(1) }
         first.hang(false)
+        // One answer that was late takes the only engine from nobody.
+        let late = try await device.hear(0)
+        #expect(late.turn.reply == "The hall lamp is already on.", "\(late)")
     }
 }

@@ -33,7 +33,7 @@ package struct CompiledGrammar: Sendable {
     private init(jsgf: String, hash: String, _ pronunciations: Pronunciations) throws(ApusError) {
         let grammar = try SpeechGrammar(jsgf: jsgf)
         let words = Words(grammar.words, pronunciations)
-        try self.init(hash, words, try SentenceGraph(grammar, numbers: words.numbers), originals: nil)
+        self.init(hash, words, try SentenceGraph(grammar, numbers: words.numbers), originals: nil)
     }
 
     private init(listed: [String], hash: String, _ pronunciations: Pronunciations) throws(ApusError) {
@@ -49,14 +49,14 @@ package struct CompiledGrammar: Sendable {
         // Two sentences may have the same words.
         let own = paths.indices.filter { $0 == 0 || paths[$0].words != paths[$0 - 1].words }.map { paths[$0] }
         let originals = own.map { (ExactText(words.text(of: $0.words)), $0.original) }
-        try self.init(
+        self.init(
             hash, words, SentenceGraph(own.map(\.words)),
             originals: Dictionary(originals, uniquingKeysWith: { first, _ in first }))
     }
 
     private init(
         _ hash: String, _ words: Words, _ sentences: SentenceGraph, originals: [ExactText: String]?
-    ) throws(ApusError) {
+    ) {
         (self.hash, self.sentences, self.originals, numbers) = (hash, sentences, originals, words.numbers)
         dictionary = words.dictionary
         graph = sentences.graph(words: words.all)

@@ -36,12 +36,11 @@ final class ProviderHandler: ChannelInboundHandler {
 
     func channelRead(context: ChannelHandlerContext, data: NIOAny) {
         guard !isClosed else { return }
-        decoder.append(unwrapInboundIn(data))
-        do {
-            while let event = try decoder.next() {
+        do throws(ApusError) {
+            try decoder.take(unwrapInboundIn(data)) { message throws(ApusError) in
                 // A client that does not read its answers gets no more of them.
                 guard context.channel.isWritable else { throw ApusError(.slowReader) }
-                perform(machine.receive(try WyomingMessage(event)), context)
+                perform(machine.receive(message), context)
             }
         } catch {
             fail(error, context)

@@ -9,7 +9,7 @@ import Synchronization
 package final class RecognitionEngine: Sendable {
     /// The most grammars. The one that was used the longest ago is dropped for another one.
     package static let grammarCountMax = 64
-    /// The most bytes of their sentences.
+    /// The most bytes of their sentences, listed and in JSGF.
     static let grammarByteCountMax = 16 << 20
 
     private struct Entry {
@@ -49,7 +49,7 @@ package final class RecognitionEngine: Sendable {
                 return true
             }
             guard let sentences = grammar.sentences else { return false }
-            let byteCount = sentences.reduce(0) { $0 + $1.utf8.count }
+            let byteCount = sentences.reduce(grammar.jsgf?.utf8.count ?? 0) { $0 + $1.utf8.count }
             state.grammars.append(Entry(grammar: grammar, byteCount: byteCount))
             while state.grammars.count > Self.grammarCountMax
                 || state.grammars.reduce(0, { $0 + $1.byteCount }) > Self.grammarByteCountMax

@@ -5,9 +5,9 @@ import ApusHTTPClient
 ///
 /// etcd states most reasons in the code of the gRPC status, and some in its message only (etcd 3.4,
 /// `api/v3rpc/rpctypes/error.go`).
-struct EtcdFailure: Error, Sendable {
+package struct EtcdFailure: Error, Sendable {
     /// What failed, and the label of the metric.
-    enum Kind: String, Sendable {
+    package enum Kind: String, Sendable {
         /// The endpoint cannot be reached, does not speak the protocol, or its certificate is not valid.
         case unreachable
         /// No answer came in time.
@@ -65,10 +65,9 @@ struct EtcdFailure: Error, Sendable {
             self.init(.unreachable, "the server does not speak gRPC: it answers with HTTP \(head.status)")
             return
         }
-        let status = EtcdStatus(rawValue: code)
-        guard status != .ok else { return nil }
+        guard EtcdStatus(rawValue: code) != .ok else { return nil }
         let message = EtcdStatus.message(fields["grpc-message"] ?? "status \(code)")
-        self.init(Self.kind(of: status, message), message)
+        self.init(Self.kind(ofStatus: code, message), message)
     }
 
     /// This failure with the reason of an earlier one of the same call. What is certain about the request stays.
@@ -86,8 +85,9 @@ struct EtcdFailure: Error, Sendable {
         }
     }
 
-    private static func kind(of status: EtcdStatus?, _ message: String) -> Kind {
-        switch status {
+    /// What a status of gRPC with this code and message means.
+    package static func kind(ofStatus code: Int, _ message: String) -> Kind {
+        switch EtcdStatus(rawValue: code) {
         case .deadlineExceeded: .timeout
         case .unauthenticated: .token
         case .permissionDenied: .denied
@@ -95,7 +95,13 @@ struct EtcdFailure: Error, Sendable {
         case .invalidArgument: ofInvalidArgument(message)
         case .failedPrecondition, .outOfRange, .notFound, .unimplemented: .refused
         case .unavailable where message.contains("etcdserver: no leader"): .noLeader
-        case .unavailable, .ok, nil: message.contains("etcdserver: ") ? .failed : .unreachable
+        case .unavailable, .ok, nil:
+            // Without a majority etcd answers so when the time of the request is over, also with the status 2 or 14.
+            if message.contains("context deadline exceeded") {
+                .timeout
+            } else {
+                message.contains("etcdserver: ") ? .failed : .unreachable
+            }
         }
     }
 

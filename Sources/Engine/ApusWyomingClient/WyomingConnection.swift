@@ -153,9 +153,8 @@ private final class WyomingHandler: ChannelInboundHandler {
         guard connection.count(bytes.readableBytes) else {
             return connection.fail(ApusError(.frameTooLarge, "the other side sends too much"))
         }
-        decoder.append(bytes)
         do throws(ApusError) {
-            while let event = try decoder.next() { connection.receive(try WyomingMessage(event)) }
+            try decoder.take(bytes) { connection.receive($0) }
         } catch {
             connection.fail(error)
         }

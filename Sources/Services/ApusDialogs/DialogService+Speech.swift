@@ -54,22 +54,8 @@ package struct DialogGrammar: Sendable {
         try? grammar.jsgf(byteCountMax: byteCountMax, without: leftOut)
     }
 
-    /// True if what people add to a sentence changes nothing: it names one device, or needs none. "In the hall" after
-    /// "turn on the hall lamp" is such an addition, and none is "in the kitchen" after "turn on the light".
-    package func isComplete(_ text: String) -> Bool {
-        let matches = grammar.match(text).all
-        return !matches.isEmpty
-            && matches.allSatisfy { match in
-                switch VoiceIntent(rawValue: match.intent) {
-                case .timeGet, .dateGet, .stop, .repeatReply, .help, .cancel, .yes, .no, .callAnswer, .callDecline,
-                    .callEnd:
-                    true
-                case .deviceOn, .deviceOff, .deviceOpen, .deviceClose, .deviceLock, .deviceUnlock, .deviceGet:
-                    match.slot(VoiceSlot.name.rawValue).map { !$0.isAmbiguous } ?? false
-                default: false
-                }
-            }
-    }
+    /// True if no sentence that begins with this one has another meaning.
+    package func isComplete(_ text: String) -> Bool { grammar.isComplete(text) }
 
     /// True if a text is a sentence of the home, whatever the place of the device.
     package func has(_ text: String) -> Bool { !text.isEmpty && !grammar.match(text).all.isEmpty }

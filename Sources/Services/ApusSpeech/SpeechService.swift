@@ -184,16 +184,17 @@ package final class SpeechService: NodeService, Service {
     /// The sentences of a grammar for the providers; nil if it has none.
     private func sentences(_ grammar: DialogGrammar) async throws(ApusError) -> WyomingGrammar? {
         if let known = grammars.withLock({ $0[grammar.key] }) { return known }
-        let made = try await offEventLoop { () throws(ApusError) -> WyomingGrammar? in
+        return try await offEventLoop { [self] () throws(ApusError) -> WyomingGrammar? in
+            // Another device of the account may have waited for the same.
+            if let known = grammars.withLock({ $0[grammar.key] }) { return known }
             let sentences = grammar.sentences(
                 countMax: WyomingGrammar.sentenceCountMax, byteCountMax: WyomingGrammar.byteCountMax,
                 sentenceByteCountMax: WyomingGrammar.sentenceByteCountMax)
-            guard !sentences.isEmpty else { return nil }
-            return try WyomingGrammar(
-                sentences: sentences, jsgf: grammar.jsgf(byteCountMax: WyomingGrammar.jsgfByteCountMax))
+            let jsgf = grammar.jsgf(byteCountMax: WyomingGrammar.jsgfByteCountMax)
+            let made = sentences.isEmpty ? nil : try WyomingGrammar(sentences: sentences, jsgf: jsgf)
+            grammars.withLock { $0[grammar.key] = .some(made) }
+            return made
         }
-        grammars.withLock { $0[grammar.key] = .some(made) }
-        return made
     }
 
     // MARK: - Speaking

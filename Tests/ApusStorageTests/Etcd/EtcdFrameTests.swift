@@ -45,3 +45,21 @@ struct EtcdFrameTests {
         #expect(throws: ApusError(.frameTooLarge)) { try decode([[0, 255, 255, 255, 255]]) }
     }
 }
+
+@Suite("Failures of etcd")
+struct EtcdFailureTests {
+    @Test("The status and the message say what failed; a node that starts waits for etcd only after some of them")
+    func kinds() {
+        let expected: [(Int, String, EtcdFailure.Kind)] = [
+            (4, "context deadline exceeded", .timeout), (14, "etcdserver: no leader", .noLeader),
+            (14, "etcdserver: request timed out", .failed), (2, "etcdserver: leader changed", .failed),
+            // While a majority is stopped.
+            (2, "context deadline exceeded", .timeout), (14, "context deadline exceeded", .timeout),
+            (14, "connection refused", .unreachable), (2, "something else", .unreachable),
+            (3, "etcdserver: revision of auth store is old", .token), (9, "precondition", .refused),
+        ]
+        for (code, message, kind) in expected {
+            #expect(EtcdFailure.kind(ofStatus: code, message) == kind, "\(code) \(message)")
+        }
+    }
+}

@@ -1,3 +1,4 @@
+import ApusCore
 import ApusStorage
 import ApusTestKit
 import Foundation
@@ -112,11 +113,20 @@ final class EtcdServer: Sendable {
         running.withLock { $0[index] = process }
     }
 
-    /// Sends a signal to a member: SIGKILL, SIGSTOP or SIGCONT.
+    /// Sends a signal to a member: SIGKILL, SIGSTOP or SIGCONT. After SIGSTOP it waits until all threads are stopped.
     func signal(_ number: Int32, _ index: Int) throws {
         let process = try #require(running.withLock { $0[index] })
         kill(process.id, number)
         if number == SIGKILL { running.withLock { $0[index] = nil } }
+        // proc(5): the state is the first field after the name in parentheses.
+        func isStopped(_ thread: String) -> Bool {
+            let line = try? String(contentsOfFile: "/proc/\(process.id)/task/\(thread)/stat", encoding: .utf8)
+            return line?.split(separator: ")").last?.hasPrefix(" T") ?? true
+        }
+        let deadline = MonotonicTime.now() + .seconds(5)
+        while number == SIGSTOP, MonotonicTime.now() < deadline,
+            try !FileManager.default.contentsOfDirectory(atPath: "/proc/\(process.id)/task").allSatisfy(isStopped)
+        { usleep(1000) }
     }
 
     /// The index of the member that leads.

@@ -6,8 +6,6 @@ import ApusSessions
 import ArgumentParser
 import Foundation
 import Logging
-import NIOCore
-import NIOPosix
 import Synchronization
 
 /// `apus device`: runs a software camera.
@@ -67,13 +65,8 @@ struct DeviceCommand: AsyncParsableCommand {
         guard let media = try media.source(log: log) else { return }
         let configuration = try await connection.client(role: .device, access: access, device: device)
         let frames = try self.log.map { path throws(ApusError) in try FrameLog(path: path) }
-        let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
-        let ending = Ending()
-        let session = try ClientSession(configuration: configuration, eventLoop: group.next(), log: log) {
-            state, error in
-            LinkReport.say(state, error, to: log)
-            if state == .tokenFailed || state == .kicked { ending.end(error ?? ApusError(.tokenInvalid)) }
-        }
+        let link = try CommandSession(configuration, log: log)
+        let (session, ending) = (link.session, link.ending)
         session.start()
         let folder = try recordingFolder(log: log)
         let agent = DeviceAgent(
@@ -105,9 +98,8 @@ struct DeviceCommand: AsyncParsableCommand {
             async let _ = Self.keep(updater, ending)
             try await agent.run()
         }
-        session.close()
+        try await link.close()
         frames?.close()
-        try await group.shutdownGracefully()
         try result.get()
     }
 

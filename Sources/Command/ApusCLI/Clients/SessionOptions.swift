@@ -3,8 +3,6 @@ import ApusCore
 import ApusSessions
 import ArgumentParser
 import Logging
-import NIOCore
-import NIOPosix
 import Synchronization
 
 /// What verbs take that sign in as an app or a device, make requests, and end.
@@ -24,21 +22,16 @@ struct SessionOptions: ParsableArguments {
         let access: AccessID = try .argument(device?.rawValue ?? access ?? random, "--access")
         let configuration = try await connection.client(
             role: device == nil ? .app : .device, access: access, device: device)
-        let log = connection.log
-        let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
-        let (ending, online) = (Ending(), Online())
-        let session = try ClientSession(configuration: configuration, eventLoop: group.next(), log: log) {
-            state, error in
+        let online = Online()
+        let link = try CommandSession(configuration, log: connection.log) { state, _ in
             if state == .online { online.isReached.store(true, ordering: .relaxed) }
-            if state == .tokenFailed || state == .kicked { ending.end(error ?? ApusError(.tokenInvalid)) }
         }
-        session.start()
-        let result = await ending.race(seconds: seconds) { () throws(ApusError) in
+        link.session.start()
+        let result = await link.ending.race(seconds: seconds) { () throws(ApusError) in
             try await online.wait()
-            try await work(session)
+            try await work(link.session)
         }
-        session.close()
-        try await group.shutdownGracefully()
+        try await link.close()
         try result.get()
     }
 }

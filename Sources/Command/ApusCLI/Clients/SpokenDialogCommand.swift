@@ -7,8 +7,6 @@ import ApusSessions
 import ArgumentParser
 import Foundation
 import Logging
-import NIOCore
-import NIOPosix
 import Synchronization
 
 /// `apus dialog DEVICE`: a spoken dialog, as a device that hears it (VA-7, docs/voice.md).
@@ -39,13 +37,8 @@ struct SpokenDialogCommand: AsyncParsableCommand {
         let log = connection.log
         let configuration = try await connection.client(
             role: .device, access: AccessID(unchecked: device), device: id)
-        let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
-        let ending = Ending()
-        let session = try ClientSession(configuration: configuration, eventLoop: group.next(), log: log) {
-            state, error in
-            LinkReport.say(state, error, to: log)
-            if state == .tokenFailed || state == .kicked { ending.end(error ?? ApusError(.tokenInvalid)) }
-        }
+        let link = try CommandSession(configuration, log: log)
+        let (session, ending) = (link.session, link.ending)
         session.start()
         let reply = ReplyFile(out)
         let dialog = SpokenDialog(session: session, device: id) { reply.received($0) }
@@ -65,8 +58,7 @@ struct SpokenDialogCommand: AsyncParsableCommand {
             try reply.finish()
         }
         dialog.stop()
-        session.close()
-        try await group.shutdownGracefully()
+        try await link.close()
         try result.get()
     }
 }

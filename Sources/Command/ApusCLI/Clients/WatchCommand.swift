@@ -6,7 +6,6 @@ import ArgumentParser
 import Foundation
 import Logging
 import NIOCore
-import NIOPosix
 
 /// `apus watch`: runs a viewer without a display.
 struct WatchCommand: AsyncParsableCommand {
@@ -47,13 +46,8 @@ struct WatchCommand: AsyncParsableCommand {
         let recorder = try record.map { path throws(ApusError) in try MP4Recorder(path: path) }
         let picture = snapshot.map { _ in Snapshot() }
         let renderer = try rendering.renderer()
-        let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
-        let ending = Ending()
-        let session = try ClientSession(configuration: configuration, eventLoop: group.next(), log: log) {
-            state, error in
-            LinkReport.say(state, error, to: log)
-            if state == .tokenFailed || state == .kicked { ending.end(error ?? ApusError(.tokenInvalid)) }
-        }
+        let link = try CommandSession(configuration, log: log)
+        let (session, ending) = (link.session, link.ending)
         let viewer = Viewer(frames: frames, recorder: recorder, picture: picture, renderer: renderer) {
             ending.end($0)
         }
@@ -66,9 +60,7 @@ struct WatchCommand: AsyncParsableCommand {
                 while !Task.isCancelled { try? await Task.sleep(for: .seconds(3600)) }
             }
         }
-        session.close()
-        // The event loop has ended, so no further frame arrives.
-        try await group.shutdownGracefully()
+        try await link.close()
         frames?.close()
         let recording = Result { () throws(ApusError) in
             let played = Result { () throws(ApusError) in try renderer?.finish() }

@@ -46,8 +46,7 @@ final class SatelliteBridge: Sendable {
             do throws(ApusError) {
                 let connection = try await WyomingConnection.open(address, on: group, isLasting: true)
                 log.notice("Connected to the satellite", metadata: ["apus.address": "\(address)"])
-                pauses.reset()
-                try await serve(connection)
+                try await serve(connection) { pauses.reset() }
             } catch {
                 end()
                 guard error.code != .cancelled else { break }
@@ -60,7 +59,8 @@ final class SatelliteBridge: Sendable {
         dialog.stop()
     }
 
-    private func serve(_ connection: WyomingConnection) async throws(ApusError) {
+    /// - Parameter onAnswer: the other side has sent something: it is a satellite.
+    private func serve(_ connection: WyomingConnection, onAnswer: () -> Void) async throws(ApusError) {
         var actions: [SatelliteStateMachine.Action] = []
         let machine = SatelliteStateMachine(.now(), &actions)
         shared.withLock { ($0.connection, $0.machine) = (connection, machine) }
@@ -71,6 +71,7 @@ final class SatelliteBridge: Sendable {
             do throws(ApusError) { messages = try await connection.next(until: next) } catch {
                 guard error.code == .deadlineExceeded else { throw error }
             }
+            if !messages.isEmpty { onAnswer() }
             for message in messages { try change { $0.received(message, &$1) } }
             try change { $0.tick(.now(), &$1) }
         }
@@ -95,7 +96,11 @@ final class SatelliteBridge: Sendable {
             switch action {
             case .send(let message): shared.withLock(\.connection)?.send(message)
             case .begin(let number): begin(number)
-            case .sound(_, let chunk): try shared.withLock(\.microphone)?.add(chunk)
+            case .sound(let number, let chunk):
+                do throws(ApusError) { try shared.withLock(\.microphone)?.add(chunk) } catch {
+                    shared.withLock(\.asking)?.cancel()
+                    try change { $0.failed(number, error, &$1) }
+                }
             case .soundEnded: shared.withLock(\.microphone)?.end()
             case .played(let number): played(number)
             case .close(let error): throw error

@@ -3,8 +3,6 @@ import ApusCore
 import ApusSessions
 import ApusWyoming
 import ArgumentParser
-import NIOCore
-import NIOPosix
 
 /// `apus satellite DEVICE`: makes a Wyoming satellite a device of the cluster (docs/voice.md).
 struct SatelliteCommand: AsyncParsableCommand {
@@ -30,18 +28,12 @@ struct SatelliteCommand: AsyncParsableCommand {
         let log = connection.log
         let configuration = try await connection.client(
             role: .device, access: AccessID(unchecked: device), device: id)
-        let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
-        let ending = Ending()
-        let session = try ClientSession(configuration: configuration, eventLoop: group.next(), log: log) {
-            state, error in
-            LinkReport.say(state, error, to: log)
-            if state == .tokenFailed || state == .kicked { ending.end(error ?? ApusError(.tokenInvalid)) }
-        }
+        let link = try CommandSession(configuration, log: log)
+        let (session, ending) = (link.session, link.ending)
         session.start()
-        let bridge = SatelliteBridge(try WyomingAddress(satellite), on: group, language: language, log: log)
+        let bridge = SatelliteBridge(try WyomingAddress(satellite), on: link.group, language: language, log: log)
         let result = await ending.race(seconds: nil) { () throws(ApusError) in await bridge.run(session, id) }
-        session.close()
-        try await group.shutdownGracefully()
+        try await link.close()
         try result.get()
     }
 }

@@ -16,6 +16,8 @@ struct GrammarTables: Sendable {
     let hasWords: [Bool]
     /// The names of facts that values of lists have.
     let factNames: Set<ExactText>
+    /// The texts of values, in lower case, with which the text of another value begins.
+    let beginnings: Set<ExactText>
 
     /// - Throws: as ``Grammar/init(_:lists:)``.
     init(_ templates: GrammarTemplates, _ lists: [GrammarList]) throws(ApusError) {
@@ -41,7 +43,15 @@ struct GrammarTables: Sendable {
         let used = templates.uses.map { all[$0.list].filtered(by: $0.filter) }
         (self.lists, self.vocabulary) = (used, vocabulary)
         factNames = Set(used.flatMap { list in list.values.flatMap { $0.context.map { ExactText($0.name) } } })
+        beginnings = Self.beginnings(of: bound.values.flatMap(\.values))
         (firsts, isAlive, hasWords) = Self.summary(of: templates, used)
+    }
+
+    private static func beginnings(of values: [GrammarValue]) -> Set<ExactText> {
+        // In this order the texts that begin with a text follow it.
+        let texts = Set(values.map { ExactText($0.text.lowercased()) }).sorted()
+        return Set(
+            zip(texts, texts.dropFirst()).filter { $1.string.utf8.starts(with: $0.string.utf8) }.map(\.0))
     }
 
     private static func summary(
