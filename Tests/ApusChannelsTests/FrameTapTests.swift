@@ -108,6 +108,32 @@ struct FrameTapTests {
         try await group.shutdownGracefully()
     }
 
+    @Test("A player that is paused sends nothing, and goes on with the frame before which it was paused")
+    func paused() async throws {
+        let (frames, tap) = (Self.frames(40), try await self.tap())
+        let player = play(frames)
+        var taken: [RelayFrame] = []
+        try await take(5, from: tap, &taken)
+        player.pause()
+        // What was on its way arrives.
+        try await player.eventLoop.submit {}.get()
+        try await Task.sleep(for: .milliseconds(60))
+        taken += tap.take().frames.filter { !$0.flags.contains(.repeated) }
+        try await Task.sleep(for: .milliseconds(400))
+        #expect(tap.take().frames.isEmpty && taken.count < 40)
+        let count = taken.count
+        player.resume()
+        player.resume()
+        try await take(count + 1, from: tap, &taken)
+        // What was missed does not come at once: 390 ms have frames, of which a tick of 20 ms has three.
+        #expect(taken.count <= count + 6, "\(taken.count) after \(count)")
+        try await take(40, from: tap, &taken)
+        try expect(taken, are: frames)
+        tap.close()
+        player.stop()
+        try await group.shutdownGracefully()
+    }
+
     @Test("A tap that is full takes no more until its frames are taken, and loses none")
     func full() async throws {
         let (frames, tap) = (Self.frames(40), try await self.tap(byteCountMax: 300))

@@ -83,6 +83,13 @@ struct DialogStateMachineTests {
         #expect(machine.state.phase == .idle && machine.state.turns.last?.plan.outcome == .interrupted)
         let turn = machine.finish(Self.finish(1), at: 1100, &actions)
         #expect(turn.plan.reply == "done" && turn.plan.outcome == .interrupted && machine.state.phase == .idle)
+        // Words of a person who interrupts a reply are heard without a listening: a stop must be known from the state.
+        #expect(machine.state.stops == 1)
+        machine.stop(at: 1200, &actions)
+        #expect(machine.state.stops == 2, "also while it is idle")
+        machine.published(machine.state.unpublished.map(\.version))
+        machine.advance(at: .max / 2, &actions)
+        #expect(machine.state.turns.isEmpty && machine.state.stops == 2, "also after it was forgotten")
     }
 
     private static func listening(_ id: String) -> DialogListening {

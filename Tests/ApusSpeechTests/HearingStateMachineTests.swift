@@ -58,6 +58,22 @@ struct HearingStateMachineTests {
         #expect(ear.machine.speechEnd == 1_700_000)
     }
 
+    @Test("Speech begins after 60 ms of sound, and again after each pause (VA-7)")
+    func beginning() {
+        var ear = Ear(HearingLimits(), .init(text: "turn on"))
+        ear.hear(Self.quiet, milliseconds: 500)
+        ear.hear(Self.speech, milliseconds: 300)
+        ear.hear(Self.quiet, milliseconds: 300)
+        ear.hear(Self.speech, milliseconds: 300)
+        let sounds = ear.actions.filter { action in
+            switch action {
+            case .began, .resumed: true
+            case .ask, .ended: false
+            }
+        }
+        #expect(sounds == [.began(at: 560_000), .resumed(at: 1_160_000)])
+    }
+
     @Test("A word of 0.4 s ends like a sentence (field report 1)")
     func short() {
         var ear = Ear(HearingLimits(), Self.whole)
@@ -165,6 +181,7 @@ struct HearingStateMachineTests {
                 #expect(ended == 0 || actions.isEmpty)
                 for action in actions {
                     switch action {
+                    case .began(let at): #expect(at == machine.now && machine.speechStart != nil)
                     case .ask(let number, let at, _):
                         #expect(number == last + 1 && at == machine.now)
                         (last, asked) = (number, number)

@@ -30,6 +30,17 @@ struct SoundTests {
         return try frame(.key, payload)
     }
 
+    @Test("Three words of the reply are its echo, and fewer or others a person's (field report 12)")
+    func echo() {
+        let reply = "Should I unlock the front door?"
+        for text in ["Unlock the front", "should i unlock the front door", "the front door"] {
+            #expect(ReplyEcho.isEcho(text, of: reply), "\(text)")
+        }
+        for text in ["yes", "front door", "unlock front door", "lock the front door", "", "unlock the front door now"] {
+            #expect(!ReplyEcho.isEcho(text, of: reply), "\(text)")
+        }
+    }
+
     @Test("L16 with 16,000 samples a second is unchanged, in frames of any length")
     func same() throws {
         var reader = try Self.reader(.l16, 16_000)

@@ -168,6 +168,9 @@ class Runner:
         self.lock = threading.Lock()
         self.running: dict[str, Job] = {}
         self.processes: dict[str, subprocess.Popen] = {}
+        # Set once only idle jobs are left. The names are those of jobs that were ended to begin again.
+        self.only_idle = threading.Event()
+        self.cut: set[str] = set()
         self.networks: set[str] = set()
         self.finished: list[Job] = []
         self.start = time.monotonic()
@@ -197,7 +200,8 @@ class Runner:
         for text in job.skips:
             command += ["--skip", text]
         command += ["--event-stream-version", "0", "--event-stream-output-path", events]
-        command = self.network + (idle_prefix() if job.kind == "idle" else []) + command
+        is_idle = job.kind == "idle" and not self.only_idle.is_set()
+        command = self.network + (idle_prefix() if is_idle else []) + command
         environment = dict(os.environ)
         if job.long:
             environment |= job.long.environment
@@ -212,10 +216,12 @@ class Runner:
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
                 env=environment,
             )
-            if job.kind == "idle":
+            if is_idle:
                 lower_group(process.pid)
             with self.lock:
                 self.running[job.name], self.processes[job.name] = job, process
+            if is_idle and self.only_idle.is_set():
+                self.hurry(job.name)
             network = network_of(process.pid) if self.network else ""
             self.networks.add(network)
             job.status, job.cpu_seconds = wait(process, JOB_SECONDS_MAX[job.kind])
@@ -290,11 +296,28 @@ class Runner:
             threads[-1].start()
         for thread in threads:
             thread.join()
+        # Only these jobs are left. At idle priority they would not run beside another build.
+        self.only_idle.set()
+        with self.lock:
+            left = [name for name, job in self.running.items() if job.kind == "idle"]
+        for name in left:
+            self.hurry(name)
         idle.join()
+
+    def hurry(self, name: str) -> None:
+        """Gives an idle job a normal priority. If this user may not do that, the job begins again with one."""
+        with self.lock:
+            process = self.processes.get(name)
+        if process and not raise_session(process.pid):
+            self.cut.add(name)
+            end(process)
 
     def run_idle(self, jobs: list[Job]) -> None:
         for job in jobs:
-            self.report(self.run(job))
+            self.run(job)
+            if job.name in self.cut:
+                self.run(job)
+            self.report(job)
             self.finished.append(job)
 
     def run_long(self, job: Job) -> Job:
@@ -410,6 +433,27 @@ def lower_group(pid: int) -> None:
         pathlib.Path(f"/proc/{pid}/autogroup").write_text("19")
     except OSError:
         pass  # The kernel does not group, or the process has ended.
+
+
+def raise_session(session: int) -> bool:
+    """Takes back what idle_prefix and lower_group have done. False if this user may not."""
+    try:
+        pathlib.Path(f"/proc/{session}/autogroup").write_text("0")
+    except OSError:
+        pass  # The kernel does not group, or the process has ended.
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            # proc(5): the session is the fourth field after the name in parentheses.
+            if int((folder / "stat").read_text().rpartition(")")[2].split()[3]) != session:
+                continue
+            for thread in (folder / "task").iterdir():
+                os.sched_setscheduler(int(thread.name), os.SCHED_OTHER, os.sched_param(0))
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), 0)
+        except PermissionError:
+            return False
+        except (OSError, ValueError):
+            continue  # It has ended.
+    return True
 
 
 def end(process: subprocess.Popen) -> None:

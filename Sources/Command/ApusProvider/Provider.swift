@@ -28,7 +28,7 @@ package final class Provider: Sendable {
         _ address: WyomingAddress, recognition: RecognitionEngine?, speech: SpeechEngine?, limits: ProviderLimits,
         log: Logger
     ) async throws(ApusError) {
-        // A program that reads no more, and a client that is gone, are seen by the result of the write.
+        // A program that reads no more, and a client that has left, are seen by the result of the write.
         signal(SIGPIPE, SIG_IGN)
         let service = try ProviderService(recognition: recognition, speech: speech, limits: limits, log: log)
         let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)

@@ -24,7 +24,7 @@ package struct ProviderConnectionStateMachine {
         case startUtterance(grammarHash: String, WyomingAudioFormat)
         case hear(ByteBuffer)
         case pause
-        /// Speech goes on after a pause.
+        /// Speech continues after a pause.
         case resume
         case endUtterance
         case cancelUtterance

@@ -3,63 +3,71 @@ import ApusSphinx
 package import ApusWyoming
 import Foundation
 
-/// Hears one utterance after another in a grammar.
+/// Hears one utterance after another in a grammar: at the pauses and at the end.
 ///
-/// Two decoders hear the same audio: one of the grammar's sentences, which always finds one, and one of phones in any
-/// order. A word that was not said fits much worse than the phones in its place. So the word that fits worst decides
-/// whether the sentence was said: a mean of all words would accept sentences in which one word is another.
+/// The decoder always finds a sentence. The word that fits worst decides whether it was said: a mean of all words would
+/// accept sentences in which one word is another. How well a word fits is its score for a frame, compared with the best
+/// sound of that frame. Sounds of a voice that the model does not know fit badly in all words. Where the fit does not
+/// decide, a second decoder therefore hears phones in any order: a word that was not said fits much worse than these.
 ///
 /// Concurrency model: one thread at a time; its owner hands it on.
 package final class SentenceRecognizer: @unchecked Sendable {  // SAFETY: its taker is its only user.
-    /// The least score at which a sentence is accepted. A higher one refuses more of what is not in the grammar, and
-    /// more of what is. Chosen for 10 % accepted sentences outside of the grammar with one set of synthetic voices, and
-    /// judged with another one (docs/voice.md).
-    package static let acceptanceMin = -27.0
+    /// A sentence with a better fit is accepted, and one with a worse fit than the lower bound is not. In between,
+    /// phones are heard, which 30 % of sentences need.
+    private static let undecidedFits = -90.0 ..< -60.0
+    /// The least score, compared with phones, at which a sentence is accepted. A higher one refuses more of what is not
+    /// in the grammar, and more of what is. Chosen for 10 % accepted sentences outside of the grammar with one set of
+    /// synthetic voices, and judged with another one (docs/voice.md).
+    private static let acceptanceMin = -27.0
     /// Shorter words, in frames of 10 ms, count as if they had this length: a bad score of few frames says little.
     private static let wordFrameCountMin = 25.0
 
     package let grammar: CompiledGrammar
-    private let sentences: SphinxDecoder
+    private let decoder: SphinxDecoder
     private let phones: SphinxDecoder
-    private var samples: [Int16] = []
-    /// What was heard at the last pause. Samples after it are silence, as far as the client knows.
-    private var heard: Heard?
+    private var sampleCount = 0
+    /// Samples after a pause: silence, as far as the client knows. They are heard if speech continues.
+    private var silence: [Int16] = []
+    /// What was heard at the pause.
     private var transcript: WyomingTranscript?
-
-    private struct Heard {
-        var text: String
-        var words: [SphinxDecoder.Word]
-        /// The samples in which it was heard.
-        var sampleCount: Int
-    }
-
     /// The most samples after a pause that are taken for silence: the longest wait for more speech, and some more. A
     /// client that sends more of them without `voice-started` has a detector that missed speech.
     private static let silenceMax = 2 * WyomingAudioFormat.speech.rate
 
-    package init(_ grammar: CompiledGrammar, _ engine: SphinxModel) throws(ApusError) {
+    package init(_ grammar: CompiledGrammar, _ model: SphinxModel) throws(ApusError) {
         self.grammar = grammar
-        sentences = try engine.decoder(dictionary: grammar.dictionary, graph: grammar.graph)
-        phones = try engine.decoder(dictionary: engine.phoneDictionary, graph: engine.phoneGraph)
+        decoder = try model.decoder(dictionary: grammar.dictionary, graph: grammar.graph)
+        phones = try model.decoder(dictionary: model.phoneDictionary, graph: model.phoneGraph)
     }
 
     /// The length of the audio of the utterance.
-    package var milliseconds: Int { samples.count * 1000 / WyomingAudioFormat.speech.rate }
+    package var milliseconds: Int { sampleCount * 1000 / WyomingAudioFormat.speech.rate }
 
     /// Begins an utterance.
-    package func start() {
-        samples.removeAll(keepingCapacity: true)
-        (heard, transcript) = (nil, nil)
+    package func start() throws(ApusError) {
+        (sampleCount, transcript) = (0, nil)
+        silence.removeAll()
+        try decoder.begin()
     }
 
-    /// Takes samples of 16 kHz. They are heard at a pause and at the end, as a whole: with the means of the features of
-    /// the whole utterance 93 % of sentences are right, and 80 % with those of a running mean.
-    package func add(_ new: [Int16]) { samples += new }
+    /// Hears samples of 16 kHz.
+    package func add(_ samples: [Int16]) throws(ApusError) {
+        sampleCount += samples.count
+        guard transcript == nil else {
+            silence += samples
+            if silence.count > Self.silenceMax { try resume() }
+            return
+        }
+        try decoder.feed(samples)
+    }
 
-    /// Hears what was said so far.
-    package func pause() throws(ApusError) -> WyomingTranscriptChunk {
-        try hearSentences()
-        let text = heard?.text ?? ""
+    /// What was said so far.
+    ///
+    /// - Parameter continues: the person is still speaking.
+    package func pause(continues: Bool = false) throws(ApusError) -> WyomingTranscriptChunk {
+        try resume()
+        if continues { try decoder.settle() } else { try decoder.end() }
+        let text = decoder.text
         let sentence = grammar.sentence(of: text)
         return WyomingTranscriptChunk(
             text: sentence ?? text,
@@ -69,41 +77,45 @@ package final class SentenceRecognizer: @unchecked Sendable {  // SAFETY: its ta
     }
 
     /// Decides about what was heard at the pause, in case that it is the end: the client waits for it anyway.
-    package func prepare() throws(ApusError) { transcript = try decide() }
+    package func prepare() throws(ApusError) { transcript = try decide(decoder.text) }
 
-    /// Speech goes on: what was heard at the pause is not all.
-    package func resume() { (heard, transcript) = (nil, nil) }
+    /// Speech continues: what was heard at the pause is not all.
+    package func resume() throws(ApusError) {
+        transcript = nil
+        guard !silence.isEmpty else { return }
+        let samples = silence
+        silence.removeAll()
+        try decoder.feed(samples)
+    }
 
     /// Ends the utterance. The text is empty if no sentence was said.
     package func finish() throws(ApusError) -> WyomingTranscript {
-        if let heard, samples.count - heard.sampleCount > Self.silenceMax { resume() }
-        if heard == nil { try hearSentences() }
-        var transcript = if let transcript { transcript } else { try decide() }
+        try decoder.end()
+        var transcript = if let transcript { transcript } else { try decide(decoder.text) }
         transcript.result?.milliseconds = milliseconds
         return transcript
     }
 
-    private func hearSentences() throws(ApusError) {
-        try sentences.hear(samples)
-        heard = Heard(text: sentences.text, words: sentences.words, sampleCount: samples.count)
-        transcript = nil
-    }
-
-    private func decide() throws(ApusError) -> WyomingTranscript {
+    private func decide(_ text: String) throws(ApusError) -> WyomingTranscript {
         var result = WyomingResult(isWhole: false, milliseconds: milliseconds)
-        guard let heard, let sentence = grammar.sentence(of: heard.text), !heard.words.isEmpty else {
+        let words = decoder.words
+        guard let sentence = grammar.sentence(of: text), !words.isEmpty else {
             return WyomingTranscript(text: "", result: result)
         }
-        try phones.hear(samples)
-        let score = Self.score(heard.words) { phones.score(within: $0) }
-        result.candidates = [.init(text: sentence, score: score)]
+        let fit = Self.worst(words) { _ in 0 }
+        var isAccepted = fit >= Self.undecidedFits.upperBound
+        if Self.undecidedFits.contains(fit) {
+            try phones.hear(as: decoder)
+            isAccepted = Self.worst(words) { phones.score(within: $0) ?? 0 } >= Self.acceptanceMin
+        }
+        result.candidates = [.init(text: sentence, score: fit)]
         result.isWhole = true
-        return WyomingTranscript(text: score >= Self.acceptanceMin ? sentence : "", result: result)
+        return WyomingTranscript(text: isAccepted ? sentence : "", result: result)
     }
 
-    /// The mean difference, in a frame, between a word and phones in any order, of the word where it is the worst.
-    private static func score(_ words: [SphinxDecoder.Word], phones: (Range<Int32>) -> Double?) -> Double {
-        words.map { ($0.score - (phones($0.frames) ?? 0)) / max(Double($0.frames.count), wordFrameCountMin) }.min() ?? 0
+    /// The mean difference, in a frame, between a word and a reference, of the word where it is the worst.
+    private static func worst(_ words: [SphinxDecoder.Word], reference: (Range<Int32>) -> Double) -> Double {
+        words.map { ($0.score - reference($0.frames)) / max(Double($0.frames.count), wordFrameCountMin) }.min() ?? 0
     }
 }
 
@@ -132,13 +144,23 @@ package struct SphinxModel: Sendable {
 
     /// - Throws: 10021 if the model cannot be read, or no temporary file can be written.
     func decoder(dictionary: String, graph: SphinxGraph) throws(ApusError) -> SphinxDecoder {
-        let path = FileManager.default.temporaryDirectory.appendingPathComponent("apus-\(UUID().uuidString).dict").path
-        defer { try? FileManager.default.removeItem(atPath: path) }
-        // The file is of this process, and is removed as soon as it was read.
+        guard let parameters = try? String(contentsOfFile: model + "/feat.params", encoding: .utf8) else {
+            throw ApusError(.storageFailed, "the acoustic model \(model) has no feat.params")
+        }
+        // The means are subtracted before the library has the features.
+        let lines = parameters.split(separator: "\n").filter { !$0.hasPrefix("-cmn") } + ["-cmn none"]
+        // The files are of this process, and are removed as soon as they were read.
+        let paths = (try Self.write(dictionary), try Self.write(lines.joined(separator: "\n") + "\n"))
+        defer { for path in [paths.0, paths.1] { try? FileManager.default.removeItem(atPath: path) } }
+        return try SphinxDecoder(library, model: model, dictionary: paths.0, parameters: paths.1, graph: graph)
+    }
+
+    private static func write(_ text: String) throws(ApusError) -> String {
+        let path = FileManager.default.temporaryDirectory.appendingPathComponent("apus-\(UUID().uuidString).txt").path
         guard
             FileManager.default.createFile(
-                atPath: path, contents: Data(dictionary.utf8), attributes: [.posixPermissions: 0o600])
-        else { throw ApusError(.storageFailed, "the dictionary of a grammar cannot be written to \(path)") }
-        return try SphinxDecoder(library, model: model, dictionary: path, graph: graph)
+                atPath: path, contents: Data(text.utf8), attributes: [.posixPermissions: 0o600])
+        else { throw ApusError(.storageFailed, "\(path) cannot be written") }
+        return path
     }
 }

@@ -25,6 +25,12 @@ final class Utterance: Sendable {
         /// piece.
         var next = 0
 
+        /// The next one is a resumption.
+        var isResumed: Bool {
+            guard next < all.count, case .resume = all[next] else { return false }
+            return true
+        }
+
         mutating func take() -> Input {
             guard next < all.count else { return .cancel }
             let input = all[next]
@@ -65,7 +71,7 @@ final class Utterance: Sendable {
     func perform(with engine: RecognitionEngine, reply: (WyomingMessage) -> Void) {
         do {
             let recognizer = try engine.take(grammarHash)
-            recognizer.start()
+            try recognizer.start()
             if let transcript = try hear(recognizer, reply) { reply(.transcript(transcript)) }
             // After an error the decoder's state is unknown: it is not used again.
             engine.putBack(recognizer)
@@ -82,11 +88,13 @@ final class Utterance: Sendable {
         var converter = SpeechConverter(format)
         while true {
             switch try next() {
-            case .audio(let bytes): recognizer.add(converter.convert(bytes))
+            case .audio(let bytes): try recognizer.add(converter.convert(bytes))
             case .pause:
-                reply(.transcriptChunk(try recognizer.pause()))
-                try recognizer.prepare()
-            case .resume: recognizer.resume()
+                // Clients that ask while the person is speaking send both at once.
+                let continues = inputs.withLock { $0.isResumed }
+                reply(.transcriptChunk(try recognizer.pause(continues: continues)))
+                if !continues { try recognizer.prepare() }
+            case .resume: try recognizer.resume()
             case .end: return try recognizer.finish()
             case .cancel: return nil
             }

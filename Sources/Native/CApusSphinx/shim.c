@@ -10,11 +10,17 @@ typedef struct cmd_ln cmd_ln;
 typedef struct ps_decoder ps_decoder;
 typedef struct ps_seg ps_seg;
 typedef struct fsg_model fsg_model;
+typedef struct fe fe;
 
 struct apus_sphinx_library {
     cmd_ln *(*cmd_ln_init)(cmd_ln *, const void *definitions, int32_t strict, ...);
     int (*cmd_ln_free_r)(cmd_ln *);
     FILE *(*err_set_logfp)(FILE *);
+    fe *(*fe_init_auto_r)(cmd_ln *);
+    int (*fe_free)(fe *);
+    void (*fe_start_stream)(fe *);
+    int (*fe_start_utt)(fe *);
+    int (*fe_process_frames)(fe *, const int16_t **, size_t *, float **, int32_t *count, int32_t *first);
     fsg_model *(*fsg_model_init)(const char *, void *logmath, float weight, int32_t states);
     int (*fsg_model_free)(fsg_model *);
     int (*fsg_model_word_add)(fsg_model *, const char *);
@@ -27,7 +33,7 @@ struct apus_sphinx_library {
     int (*ps_set_search)(ps_decoder *, const char *);
     int (*ps_start_stream)(ps_decoder *);
     int (*ps_start_utt)(ps_decoder *);
-    int (*ps_process_raw)(ps_decoder *, const int16_t *, size_t, int no_search, int full);
+    int (*ps_process_cep)(ps_decoder *, float **, int count, int no_search, int full);
     int (*ps_end_utt)(ps_decoder *);
     const char *(*ps_get_hyp)(ps_decoder *, int32_t *);
     ps_seg *(*ps_seg_iter)(ps_decoder *);
@@ -37,9 +43,19 @@ struct apus_sphinx_library {
     int32_t (*ps_seg_prob)(ps_seg *, int32_t *acoustic, int32_t *language, int32_t *back);
 };
 
+// The coefficients of a cepstrum.
+enum { CEPSTRUM = 13 };
+
 struct apus_sphinx {
     const apus_sphinx_library *library;
     ps_decoder *decoder;
+    // Another one than the decoder's, which would hand its last samples to the decoder.
+    fe *front;
+    // The cepstra of the utterance, and how many of them the decoder has.
+    float (*cepstra)[CEPSTRUM];
+    size_t count, capacity, heard;
+    float mean[CEPSTRUM];
+    int is_open;
 };
 
 int apus_sphinx_open(const char *pocketsphinx, const char *sphinxbase, apus_sphinx_library **out) {
@@ -56,11 +72,13 @@ int apus_sphinx_open(const char *pocketsphinx, const char *sphinxbase, apus_sphi
     } functions[] = {
 #define FUNCTION(from, name) {(void **)&library->name, from, #name}
         FUNCTION(base, cmd_ln_init), FUNCTION(base, cmd_ln_free_r), FUNCTION(base, err_set_logfp),
+        FUNCTION(base, fe_init_auto_r), FUNCTION(base, fe_free), FUNCTION(base, fe_start_stream),
+        FUNCTION(base, fe_start_utt), FUNCTION(base, fe_process_frames),
         FUNCTION(base, fsg_model_init), FUNCTION(base, fsg_model_free), FUNCTION(base, fsg_model_word_add),
         FUNCTION(base, fsg_model_trans_add), FUNCTION(sphinx, ps_args), FUNCTION(sphinx, ps_init),
         FUNCTION(sphinx, ps_free), FUNCTION(sphinx, ps_get_logmath), FUNCTION(sphinx, ps_set_fsg),
         FUNCTION(sphinx, ps_set_search), FUNCTION(sphinx, ps_start_stream), FUNCTION(sphinx, ps_start_utt),
-        FUNCTION(sphinx, ps_process_raw), FUNCTION(sphinx, ps_end_utt), FUNCTION(sphinx, ps_get_hyp),
+        FUNCTION(sphinx, ps_process_cep), FUNCTION(sphinx, ps_end_utt), FUNCTION(sphinx, ps_get_hyp),
         FUNCTION(sphinx, ps_seg_iter), FUNCTION(sphinx, ps_seg_next), FUNCTION(sphinx, ps_seg_word),
         FUNCTION(sphinx, ps_seg_frames), FUNCTION(sphinx, ps_seg_prob),
 #undef FUNCTION
@@ -76,7 +94,8 @@ failed:
     return APUS_SPHINX_NO_LIBRARY;
 }
 
-int apus_sphinx_new(const apus_sphinx_library *library, const char *model, const char *dictionary, apus_sphinx **out) {
+int apus_sphinx_new(const apus_sphinx_library *library, const char *model, const char *dictionary,
+                    const char *parameters, apus_sphinx **out) {
     *out = NULL;
     apus_sphinx *sphinx = calloc(1, sizeof(apus_sphinx));
     if (sphinx == NULL) return APUS_SPHINX_NO_MEMORY;
@@ -84,15 +103,18 @@ int apus_sphinx_new(const apus_sphinx_library *library, const char *model, const
     int result = APUS_SPHINX_REFUSED;
     // The file is one of each thread. Without one, nothing is logged.
     library->err_set_logfp(NULL);
-    // All senones are scored, so that the scores of two decoders can be compared. Noise and silence are not removed:
-    // where an utterance begins and ends is the client's business.
+    // All senones are scored, so that a score says how well the sound fits compared with the best senone of its frame,
+    // and the scores of two decoders can be compared.
+    // Silence is not removed: where an utterance begins and ends is the client's business. The means are subtracted
+    // here.
     cmd_ln *options = library->cmd_ln_init(NULL, library->ps_args(), 1, "-hmm", model, "-dict", dictionary,
                                            "-remove_silence", "no", "-remove_noise", "yes", "-compallsen", "yes",
-                                           "-bestpath", "no", NULL);
+                                           "-bestpath", "no", "-featparams", parameters, NULL);
     if (options == NULL) goto failed;
     sphinx->decoder = library->ps_init(options);
+    if (sphinx->decoder != NULL) sphinx->front = library->fe_init_auto_r(options);
     library->cmd_ln_free_r(options);
-    if (sphinx->decoder == NULL) goto failed;
+    if (sphinx->front == NULL) goto failed;
     *out = sphinx;
     return 0;
 failed:
@@ -137,20 +159,135 @@ failed:
     return APUS_SPHINX_REFUSED;
 }
 
-int apus_sphinx_hear(apus_sphinx *sphinx, const int16_t *samples, size_t count) {
+static int start(apus_sphinx *sphinx) {
     const apus_sphinx_library *library = sphinx->library;
-    library->err_set_logfp(NULL);
-    // Two windows of silence: the library wants a frame at least.
-    static const int16_t silence[1024];
-    if (count == 0) {
-        samples = silence;
-        count = sizeof(silence) / sizeof(silence[0]);
-    }
+    // The utterance before was given up, or begins again.
+    if (sphinx->is_open && library->ps_end_utt(sphinx->decoder) != 0) return APUS_SPHINX_REFUSED;
+    sphinx->is_open = 0;
+    sphinx->heard = 0;
     if (library->ps_start_stream(sphinx->decoder) != 0) return APUS_SPHINX_REFUSED;
     if (library->ps_start_utt(sphinx->decoder) != 0) return APUS_SPHINX_REFUSED;
-    // As a whole: the means of the features are then those of the utterance.
-    int taken = library->ps_process_raw(sphinx->decoder, samples, count, 0, 1);
-    return library->ps_end_utt(sphinx->decoder) == 0 && taken >= 0 ? 0 : APUS_SPHINX_REFUSED;
+    sphinx->is_open = 1;
+    return 0;
+}
+
+int apus_sphinx_begin(apus_sphinx *sphinx) {
+    const apus_sphinx_library *library = sphinx->library;
+    library->err_set_logfp(NULL);
+    sphinx->count = sphinx->heard = 0;
+    library->fe_start_stream(sphinx->front);
+    return library->fe_start_utt(sphinx->front) == 0 ? 0 : APUS_SPHINX_REFUSED;
+}
+
+// The decoder hears the cepstra that it does not have yet, less the mean.
+static int process(apus_sphinx *sphinx) {
+    const apus_sphinx_library *library = sphinx->library;
+    while (sphinx->heard < sphinx->count) {
+        float values[64][CEPSTRUM], *rows[64];
+        int count = 0;
+        for (; count < 64 && sphinx->heard < sphinx->count; count++, sphinx->heard++) {
+            for (size_t index = 0; index < CEPSTRUM; index++)
+                values[count][index] = sphinx->cepstra[sphinx->heard][index] - sphinx->mean[index];
+            rows[count] = values[count];
+        }
+        if (library->ps_process_cep(sphinx->decoder, rows, count, 0, 0) < 0) return APUS_SPHINX_REFUSED;
+    }
+    return 0;
+}
+
+// Ends the utterance of the decoder.
+static int end(apus_sphinx *sphinx) {
+    if (process(sphinx) != 0) return APUS_SPHINX_REFUSED;
+    // The features of a frame need the three after it. Those of the last ones are heard with copies of it.
+    float last[CEPSTRUM], *rows[3] = {last, last, last};
+    for (size_t index = 0; index < CEPSTRUM; index++)
+        last[index] = sphinx->cepstra[sphinx->count - 1][index] - sphinx->mean[index];
+    if (sphinx->library->ps_process_cep(sphinx->decoder, rows, 3, 0, 0) < 0) return APUS_SPHINX_REFUSED;
+    sphinx->is_open = 0;
+    return sphinx->library->ps_end_utt(sphinx->decoder) == 0 ? 0 : APUS_SPHINX_REFUSED;
+}
+
+// The mean of the cepstra, without those of no energy, as the library has it.
+static void set_mean(apus_sphinx *sphinx) {
+    double sum[CEPSTRUM] = {0};
+    size_t count = 0;
+    for (size_t frame = 0; frame < sphinx->count; frame++) {
+        if (sphinx->cepstra[frame][0] < 0) continue;
+        count++;
+        for (size_t index = 0; index < CEPSTRUM; index++) sum[index] += sphinx->cepstra[frame][index];
+    }
+    for (size_t index = 0; index < CEPSTRUM; index++)
+        sphinx->mean[index] = count == 0 ? 0 : (float)(sum[index] / (double)count);
+}
+
+// The decoder hears what was fed. After an end, and while it has few cepstra, it begins again: the mean of few is not that
+// of the utterance.
+static int hear(apus_sphinx *sphinx) {
+    if (sphinx->heard == sphinx->count) return 0;
+    if (!sphinx->is_open || sphinx->heard < APUS_SPHINX_MEAN_FRAMES) {
+        if (start(sphinx) != 0) return APUS_SPHINX_REFUSED;
+        set_mean(sphinx);
+    }
+    return process(sphinx);
+}
+
+// Makes room for so many cepstra in all.
+static int reserve(apus_sphinx *sphinx, size_t count) {
+    if (count <= sphinx->capacity) return 0;
+    size_t capacity = count * 2 + 256;
+    void *larger = realloc(sphinx->cepstra, capacity * sizeof(sphinx->cepstra[0]));
+    if (larger == NULL) return APUS_SPHINX_NO_MEMORY;
+    sphinx->cepstra = larger;
+    sphinx->capacity = capacity;
+    return 0;
+}
+
+int apus_sphinx_feed(apus_sphinx *sphinx, const int16_t *samples, size_t count) {
+    const apus_sphinx_library *library = sphinx->library;
+    library->err_set_logfp(NULL);
+    // Few samples at a time, so that all of their frames have room.
+    enum { FRAMES = 32, SAMPLES = 1600 };
+    while (count > 0) {
+        if (reserve(sphinx, sphinx->count + FRAMES) != 0) return APUS_SPHINX_NO_MEMORY;
+        float *rows[FRAMES];
+        int32_t frames = FRAMES, first = 0;
+        for (int32_t row = 0; row < FRAMES; row++) rows[row] = sphinx->cepstra[sphinx->count + (size_t)row];
+        size_t part = count < SAMPLES ? count : SAMPLES, rest = part;
+        const int16_t *next = samples;
+        if (library->fe_process_frames(sphinx->front, &next, &rest, rows, &frames, &first) < 0 || rest != 0)
+            return APUS_SPHINX_REFUSED;
+        sphinx->count += (size_t)frames;
+        samples += part;
+        count -= part;
+    }
+    return 0;
+}
+
+int apus_sphinx_settle(apus_sphinx *sphinx) {
+    // The library wants a frame at least.
+    static const int16_t silence[1024];
+    if (sphinx->count == 0) {
+        int result = apus_sphinx_feed(sphinx, silence, sizeof(silence) / sizeof(silence[0]));
+        if (result != 0) return result;
+    }
+    sphinx->library->err_set_logfp(NULL);
+    return hear(sphinx);
+}
+
+int apus_sphinx_end(apus_sphinx *sphinx) {
+    int result = apus_sphinx_settle(sphinx);
+    return result != 0 || !sphinx->is_open ? result : end(sphinx);
+}
+
+int apus_sphinx_hear_as(apus_sphinx *sphinx, const apus_sphinx *other) {
+    const apus_sphinx_library *library = sphinx->library;
+    library->err_set_logfp(NULL);
+    if (other->count == 0 || reserve(sphinx, other->count) != 0) return APUS_SPHINX_NO_MEMORY;
+    memcpy(sphinx->cepstra, other->cepstra, other->count * sizeof(sphinx->cepstra[0]));
+    sphinx->count = other->count;
+    if (start(sphinx) != 0) return APUS_SPHINX_REFUSED;
+    memcpy(sphinx->mean, other->mean, sizeof(sphinx->mean));
+    return end(sphinx);
 }
 
 size_t apus_sphinx_text(apus_sphinx *sphinx, char *text, size_t capacity) {
@@ -199,6 +336,8 @@ int apus_sphinx_score_within(apus_sphinx *sphinx, int32_t first, int32_t last, d
 
 void apus_sphinx_free(apus_sphinx *sphinx) {
     if (sphinx == NULL) return;
+    if (sphinx->front != NULL) sphinx->library->fe_free(sphinx->front);
     if (sphinx->decoder != NULL) sphinx->library->ps_free(sphinx->decoder);
+    free(sphinx->cepstra);
     free(sphinx);
 }

@@ -7,7 +7,8 @@ package import NIOCore
 /// It stores the frames that it has sent, so that a new primary can get those that it lacks. A player that starts late
 /// skips the frames whose time has passed, and begins with the next key frame.
 ///
-/// Concurrency model: confined to the event loop, except the initializer, ``start(elapsed:)`` and ``stop()``.
+/// Concurrency model: confined to the event loop, except the initializer, ``start(elapsed:)``, ``pause()``,
+/// ``resume()`` and ``stop()``.
 package final class FramePlayer: PublisherSink, @unchecked Sendable {  // SAFETY: confined to the event loop.
     package let eventLoop: any EventLoop
     private let frames: [MediaFrame]
@@ -25,6 +26,9 @@ package final class FramePlayer: PublisherSink, @unchecked Sendable {  // SAFETY
     private var next = 0
     private var run: (stream: StreamNumber, epoch: UInt32, first: UInt64)?
     private var openedAt = MonotonicTime.zero
+    private var pausedAt: MonotonicTime?
+    /// The time in which it was paused.
+    private var pausedTime = Duration.zero
 
     private static let tick = TimeAmount.milliseconds(20)
 
@@ -54,6 +58,30 @@ package final class FramePlayer: PublisherSink, @unchecked Sendable {  // SAFETY
                 handle = opened
             }
         }
+    }
+
+    /// Sends nothing until ``resume()``.
+    package func pause() {
+        eventLoop.execute { [self] in
+            if pausedAt == nil { pausedAt = .now() }
+        }
+    }
+
+    /// Goes on with the frame before which it was paused.
+    package func resume() {
+        eventLoop.execute { [self] in
+            guard let pausedAt else { return }
+            self.pausedAt = nil
+            guard run != nil else { return }
+            pausedTime = pausedTime + (.now() - max(pausedAt, openedAt))
+        }
+    }
+
+    /// The time until the last frame is sent. While it is paused, it does not become shorter.
+    package var timeLeft: Duration {
+        eventLoop.assertInEventLoop()
+        guard let last = frames.last, next < frames.count else { return .zero }
+        return max(.zero, time(of: last) - position)
     }
 
     /// Leaves the channel.
@@ -98,12 +126,20 @@ package final class FramePlayer: PublisherSink, @unchecked Sendable {  // SAFETY
 
     private func time(of frame: MediaFrame) -> Duration { .microseconds(frame.header.ptsMicroseconds - firstUs) }
 
+    /// The time of the frames that are due.
+    private var position: Duration {
+        guard run != nil else { return elapsed }
+        return max(pausedAt ?? .now(), openedAt) - openedAt + elapsed - pausedTime
+    }
+
     private func play() {
         guard !isStopped, next < frames.count else { return }
-        let position = MonotonicTime.now() - openedAt + elapsed
-        let due = frames[next...].prefix { $0.header.flags.contains(.configuration) || time(of: $0) <= position }
-        next += due.count
-        publish(Array(due))
+        if pausedAt == nil {
+            let position = position
+            let due = frames[next...].prefix { $0.header.flags.contains(.configuration) || time(of: $0) <= position }
+            next += due.count
+            publish(Array(due))
+        }
         eventLoop.scheduleTask(in: Self.tick) { [self] in play() }
     }
 

@@ -65,8 +65,8 @@ package struct DialogGrammar: Sendable {
 package enum DialogHearing: Sendable {
     /// The sentence was carried out before.
     case ended(ClientDialogTurn)
-    /// The dialog listens, with this id. `isAsked`: it has asked a person a question.
-    case listens(String, isAsked: Bool)
+    /// The dialog listens, with this id. `isAsked`: it has asked a person a question. `stops`: the number of its stops.
+    case listens(String, isAsked: Bool, stops: UInt64)
 }
 
 extension DialogService {
@@ -92,9 +92,14 @@ extension DialogService {
 
     /// A device begins to hear a sentence: its dialog listens, unless it does already after a tap or a wake phrase.
     ///
-    /// - Throws: as ``say(_:id:on:language:context:heard:_:)``.
+    /// - Parameters:
+    ///   - onlyLooks: the dialog does not listen yet. The id of the listening is empty.
+    ///   - stops: how often the dialog was stopped when the person began to speak; nil: that is now.
+    /// - Throws: 10030 if the dialog was stopped since then; otherwise as
+    ///   ``say(_:id:on:language:context:heard:_:)``.
     package func hears(
-        _ id: String, _ language: String, on device: DeviceID, _ call: ClientCall
+        _ id: String, _ language: String, on device: DeviceID, onlyLooks: Bool = false, stops: UInt64? = nil,
+        _ call: ClientCall
     ) async throws(ApusError) -> DialogHearing {
         let id = try Self.id(id, call)
         let since = try await access(to: device, call.session).dataSince
@@ -105,14 +110,20 @@ extension DialogService {
         let seen = try await ref(device).ask(look, timeout: try call.timeLeft())
         if let known = seen.turns.last(where: { $0.id.isExactly(id) }) {
             return known.endedMs > 0
-                ? .ended(ClientDialogTurn(known)) : .listens(known.heard, isAsked: seen.hasQuestion)
+                ? .ended(ClientDialogTurn(known))
+                : .listens(known.heard, isAsked: seen.hasQuestion, stops: seen.stops)
+        }
+        if onlyLooks { return .listens("", isAsked: seen.hasQuestion, stops: seen.stops) }
+        guard stops == nil || stops == seen.stops else {
+            throw ApusError(.versionConflict, "the dialog was stopped while the person spoke")
         }
         // The listening has an id of its own: after a question the dialog listens again, with that of the sentence.
         let own = Hexadecimal.text(RequestID("hears/\(id)", of: device, call.session.account.rawValue, step: 0).bytes)
         let home = try await homes.home(of: call.session.account)
         let state = try await listen(try listening(own, language, home, call), joins: true, device, since, call)
         // A repetition after a stop does not listen, and its sentence is refused.
-        return .listens(state.phase == .listening ? state.listening.id : own, isAsked: seen.hasQuestion)
+        let heard = state.phase == .listening ? state.listening.id : own
+        return .listens(heard, isAsked: seen.hasQuestion, stops: seen.stops)
     }
 
     /// A listening has heard nothing that can be carried out: the dialog is idle, if it listens with this id.

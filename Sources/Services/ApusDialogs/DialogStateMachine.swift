@@ -78,9 +78,11 @@ package struct DialogStateMachine: Sendable {
         state.dataSinceMs = dataSince
     }
 
-    /// Nothing is left but the version, which grows on.
+    /// Nothing is left but the version and the stops, which continue to grow.
     private mutating func forget() {
-        state = .with { [state] in ($0.version, $0.dataSinceMs) = (state.version, state.dataSinceMs) }
+        state = .with { [state] in
+            ($0.version, $0.dataSinceMs, $0.stops) = (state.version, state.dataSinceMs, state.stops)
+        }
     }
 
     /// A sentence was read, and begins.
@@ -152,7 +154,7 @@ package struct DialogStateMachine: Sendable {
     /// The device listens from now on: it was tapped, or has heard a wake phrase and may listen (VA-7). Has no effect
     /// for an id that is known.
     ///
-    /// - Parameter joins: if the device listens already, it goes on with that, for as long again.
+    /// - Parameter joins: if the device listens already, it continues with that, for as long again.
     package mutating func listen(
         _ listening: DialogListening, joins: Bool = false, at now: Int64, _ actions: inout [Action]
     ) {
@@ -208,6 +210,7 @@ package struct DialogStateMachine: Sendable {
 
     /// Ends the phase (VA-9). Requests to devices are not withdrawn, and their results are noted with the turn.
     package mutating func stop(at now: Int64, _ actions: inout [Action]) {
+        state.stops += 1
         guard state.phase == .listening || state.phase == .thinking || state.phase == .speaking else {
             state.clearQuestion()
             return

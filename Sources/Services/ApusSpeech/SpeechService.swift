@@ -46,21 +46,20 @@ package final class SpeechService: NodeService, Service {
     private let grammars = Mutex(RecentCache<DialogGrammar.Key, WyomingGrammar?>(countMax: SpeechService.grammarsMax))
     private let replies: Mutex<RecentCache<ReplyKey, Spoken>>
     private let listening = Mutex<[DeviceID: Listening]>([:])
-    private let players = Mutex<[DeviceID: FramePlayer]>([:])
+    private let players: ReplyPlayers
     private let runningGauge = Gauge(label: "apus_speech_running")
 
     /// The homes and languages whose sentences are kept.
     private static let grammarsMax = 64
     /// Longer replies are not kept, in samples: ten seconds at 24,000 a second.
     private static let keptSampleCountMax = 240_000
-    /// How long the reply's channel stays open after its end, for a device that reconnects.
-    private static let replyTail = Duration.seconds(5)
     /// The bytes of sound that wait for the listener.
     private static let tapByteCountMax = 1 << 20
 
     package init(_ configuration: SpeechConfiguration, of node: NodeContext) throws(ApusError) {
         (self.configuration, group, limited) = (configuration, node.group, node.limited)
         channels = try node.ports.one(ChannelService.self)
+        players = ReplyPlayers(channels, on: node.group)
         dialogs = try node.ports.one(DialogService.self)
         providers = SpeechProviders(configuration.providers, on: node.group)
         replies = Mutex(RecentCache(countMax: configuration.repliesMax))
@@ -93,33 +92,71 @@ package final class SpeechService: NodeService, Service {
         // A tap during an utterance begins another one (VA-7).
         try begin(Listening(id: request.id, account: account, listener: listener), device)
         defer { end(listener, device) }
-        stopReply(to: device)
-        let (heard, isAsked): (String, Bool)
-        switch try await dialogs.hears(request.id, request.language, on: device, call) {
-        case .ended(let turn):
-            // The device repeats its request: its node has died.
-            let response = ClientListenResponse.with { ($0.turn, $0.heard) = (turn, turn.text) }
-            return await speak(request, device, listener, response, since: .now(), call)
-        case .listens(let id, let asks): (heard, isAsked) = (id, asks)
+        if !request.whileSpeaking { players.stop(device) }
+        let (isAsked, stops): (Bool, UInt64)
+        var heard = ""
+        switch try await dialogs.hears(
+            request.id, request.language, on: device, onlyLooks: request.whileSpeaking, call)
+        {
+        case .ended(let turn): return await again(turn, request, device, listener, call)
+        case .listens(let id, let asks, let count): (heard, isAsked, stops) = (id, asks, count)
         }
         do throws(ApusError) {
-            let (response, endedAt) = try await hear(request, device, isAsked, listener, call)
+            let (response, endedAt) =
+                try await request.whileSpeaking
+                ? interrupt(request, device, isAsked, listener, call)
+                : hear(request, device, isAsked, listener, call)
             guard !response.heard.isEmpty else {
-                await dialogs.hearsNothing(heard, on: device)
+                if !request.whileSpeaking { await dialogs.hearsNothing(heard, on: device) }
                 return response
+            }
+            if request.whileSpeaking {
+                switch try await dialogs.hears(request.id, request.language, on: device, stops: stops, call) {
+                case .ended(let turn): return await again(turn, request, device, listener, call)
+                case .listens(let id, _, _): heard = id
+                }
             }
             return try await carryOut(request, device, listener, response, heard: heard, since: endedAt, call)
         } catch {
-            // The utterance that ended this one, or the same one at another node after a connection was lost, may go on
-            // with its listening.
-            if !listener.isStopped, error.code != .cancelled { await dialogs.hearsNothing(heard, on: device) }
+            // The utterance that ended this one, or the same one at another node after a connection was lost, may
+            // continue with its listening.
+            if !heard.isEmpty, !listener.isStopped, error.code != .cancelled {
+                await dialogs.hearsNothing(heard, on: device)
+            }
             throw error
         }
     }
 
+    /// The device repeats its request: its node has died.
+    private func again(
+        _ turn: ClientDialogTurn, _ request: ClientListenRequest, _ device: DeviceID, _ listener: Listener,
+        _ call: ClientCall
+    ) async -> ClientListenResponse {
+        let response = ClientListenResponse.with { ($0.turn, $0.heard) = (turn, turn.text) }
+        return await speak(request, device, listener, response, since: .now(), call)
+    }
+
+    /// Listens while a reply is spoken. It pauses while the person makes a sound, and ends if that has words. Otherwise
+    /// it continues.
+    private func interrupt(
+        _ request: ClientListenRequest, _ device: DeviceID, _ isAsked: Bool, _ listener: Listener, _ call: ClientCall
+    ) async throws(ApusError) -> (response: ClientListenResponse, endedAt: MonotonicTime) {
+        // An utterance that has ended this one has its own pauses.
+        defer { if !listener.isStopped { players.resume(device) } }
+        var (response, endedAt) = try await hear(request, device, isAsked, listener, call) { [players] hasBegun in
+            hasBegun ? players.pause(device) : players.resume(device)
+        }
+        let isEcho = players.isEcho(response.heard, device)
+        if isEcho { response.heard = "" }
+        Self.interruptions[isEcho ? .echo : response.heard.isEmpty ? .noWords : .words]?.increment()
+        if response.heard.isEmpty { response.replyGoesOn = true } else { players.stop(device) }
+        return (response, endedAt)
+    }
+
     /// Listens until the end of the sentence, and has it recognized.
     private func hear(
-        _ request: ClientListenRequest, _ device: DeviceID, _ isAsked: Bool, _ listener: Listener, _ call: ClientCall
+        _ request: ClientListenRequest, _ device: DeviceID, _ isAsked: Bool, _ listener: Listener, _ call: ClientCall,
+        sounded: (Bool) -> Void = { _ in }
     ) async throws(ApusError) -> (response: ClientListenResponse, endedAt: MonotonicTime) {
         let account = call.session.account
         let grammar = try await dialogs.grammar(request.language, account, isAsked: isAsked)
@@ -131,7 +168,7 @@ package final class SpeechService: NodeService, Service {
         defer { tap.close() }
         let result = try await listener.run(
             tap, recognition, configuration.hearing, recognitionTime: configuration.recognitionTime,
-            isComplete: grammar.isComplete, until: call.deadline)
+            isComplete: grammar.isComplete, sounded: sounded, until: call.deadline)
         Self.ends[result.end]?.increment()
         var response = ClientListenResponse()
         response.end = ClientHearingEnd(result.end)
@@ -211,15 +248,11 @@ package final class SpeechService: NodeService, Service {
             let spoken = try await spoken(text, language, until: call.deadline)
             // The microphone may be open for the next sentence.
             guard !listener.isStopped else { return response }
-            let player = FramePlayer(
-                spoken.frames, to: ChannelID(replyTo: device), of: call.session.account, at: channels, on: group.next())
-            players.withLock { $0.updateValue(player, forKey: device) }?.stop()
-            player.start(elapsed: .milliseconds(Int64(request.playedMs)))
+            players.play(
+                spoken, text, to: device, of: call.session.account,
+                elapsed: .milliseconds(Int64(request.playedMs)))
             response.replyMs = UInt32(spoken.duration.milliseconds)
             response.times.replyBegan = UInt32((MonotonicTime.now() - since).milliseconds)
-            group.next().scheduleTask(in: TimeAmount(spoken.duration + Self.replyTail)) { [weak self, weak player] in
-                if let player { self?.stopReply(to: device, player) }
-            }
         } catch {
             limited.log(.warning, "A reply cannot be spoken", metadata: Logger.facts(of: error))
         }
@@ -236,20 +269,21 @@ package final class SpeechService: NodeService, Service {
         return spoken
     }
 
-    /// - Parameter player: stops only this one; nil: whichever there is.
-    private func stopReply(to device: DeviceID, _ player: FramePlayer? = nil) {
-        players.withLock { players -> FramePlayer? in
-            guard let current = players[device], player == nil || current === player else { return nil }
-            players[device] = nil
-            return current
-        }?.stop()
-    }
-
     // MARK: - Metrics
 
     private static let ends: [HearingEnd: Counter] = Dictionary(
         uniqueKeysWithValues: HearingEnd.allCases.map { end in
             (end, SpeechService.counter("\(end)"))
+        })
+
+    /// What became of a reply while a person made a sound.
+    private enum Interruption: String, CaseIterable {
+        case words, noWords, echo
+    }
+
+    private static let interruptions: [Interruption: Counter] = Dictionary(
+        uniqueKeysWithValues: Interruption.allCases.map { outcome in
+            (outcome, Counter(label: "apus_speech_interruptions_total", dimensions: [("outcome", outcome.rawValue)]))
         })
 
     private static func counter(_ end: String) -> Counter {

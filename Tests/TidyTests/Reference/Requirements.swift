@@ -101,6 +101,7 @@ enum Requirements {
         Row("CALL-16", "the media are kept after the call"),
         Row("VA-6", "the states of a dialog and of its connection"),
         Row("VA-7", "a tap starts listening, and interrupts"),
+        Row("VA-8", "a wake phrase; the loudest device of a room listens"),
         Row("VA-9", "a stop ends whatever the dialog does"),
         Row("VA-10", "directives, of integrators too"),
         Row("VA-11", "custom events"),

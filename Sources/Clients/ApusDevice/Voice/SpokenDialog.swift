@@ -12,7 +12,7 @@ import Synchronization
 /// The device publishes its microphone only while it listens. No other client can play what the microphone and the
 /// reply's channel carry.
 ///
-/// Concurrency model: may be used from any task; one utterance at a time, and a further one ends the one before.
+/// Concurrency model: may be used from any task; one utterance at a time, and a further one ends the previous one.
 /// `onReply` is called on the session's event loop.
 public final class SpokenDialog: Sendable {
     /// What arrives of a spoken reply.
@@ -38,7 +38,11 @@ public final class SpokenDialog: Sendable {
         var failure: ApusError?
         var hasEnded = false
         var sampleRate = 0
-        /// Samples of the current reply that have arrived.
+        /// The utterance that was stopped last. Sound is dropped until a reply to a later one begins.
+        var stopped: Int?
+        /// True once a reply to the utterance has begun; before that, one to an earlier utterance may continue.
+        var hasReply = false
+        /// Samples of the reply that have arrived.
         var played = 0
         /// What the cluster was asked to leave out at the beginning of the reply, in milliseconds.
         var skippedMs = 0
@@ -83,7 +87,9 @@ public final class SpokenDialog: Sendable {
             })
         player = Player(
             session: session, device: device, source: ClientPlayRequest.replySource, call: "",
-            hooks: Player.Hooks(onEndOfRun: { _ in onReply(.ended) }),
+            hooks: Player.Hooks(onEndOfRun: { _ in
+                if box.state.withLock({ $0.stopped }) == nil { onReply(.ended) }
+            }),
             onFrame: { frame in
                 if let event = Self.event(frame, box) { onReply(event) }
             }, onEvent: { _ in })
@@ -103,6 +109,16 @@ public final class SpokenDialog: Sendable {
         player.stop()
     }
 
+    /// Ends whatever the dialog does (VA-9): an utterance ends with 10006, and no more sound of the reply comes.
+    ///
+    /// - Throws: as ``ApusClient/ClientSession/stopDialog(of:)``. The device is silent also then.
+    @discardableResult
+    public func stopActivity() async throws(ApusError) -> ClientDialog {
+        _ = next()
+        state.state.withLock { $0.stopped = $0.utterance }
+        return try await session.stopDialog(of: device)
+    }
+
     /// Lets the cluster listen to a microphone until the person has ended, and waits for the reply. Its sound comes
     /// with `onReply`, beginning at about the time when this returns.
     ///
@@ -112,13 +128,16 @@ public final class SpokenDialog: Sendable {
     ///   - language: such as `en` or `zh-CN`; nil: that of the home.
     ///   - context: as in ``ApusClient/ClientSession/sendCustomEvent(_:dialogRequestID:payload:context:)``.
     ///   - isSilent: no spoken reply is wanted.
+    ///   - whileSpeaking: a reply is being played, and continues until words are heard. It pauses while the person
+    ///     makes a sound: no samples come. If the sound has no words, the response has `replyGoesOn`. The microphone
+    ///     should not hear the reply (echo cancellation).
     /// - Returns: what was heard, done and replied. Without a turn if nobody spoke or nothing was understood as words.
     /// - Throws: 21025 if no speech provider hears the language, or the microphone sends nothing; the microphone's
     ///   error if it fails, with an idle dialog (VA-14); 10006 after ``stop()`` or another utterance; 10007 if the node
     ///   listens to too many devices; otherwise as ``ApusClient/ClientSession/say(_:to:language:id:timeout:)``.
     public func ask(
         _ microphone: any AudioCapturable, id: String? = nil, language: String? = nil, context: String = "",
-        isSilent: Bool = false, timeout: Duration = .seconds(40)
+        isSilent: Bool = false, whileSpeaking: Bool = false, timeout: Duration = .seconds(40)
     ) async throws(ApusError) -> ClientListenResponse {
         let source = try CaptureSource(
             audio: microphone, sound: SoundEncoding(codec: .l16, sampleRate: Self.sampleRate))
@@ -136,6 +155,7 @@ public final class SpokenDialog: Sendable {
         let id = id ?? UUID().uuidString.filter { $0 != "-" }.lowercased()
         let request = ClientListenRequest.with {
             ($0.id, $0.language, $0.context, $0.isSilent) = (id, language ?? "", context, isSilent)
+            $0.whileSpeaking = whileSpeaking
             ($0.epoch, $0.sequence) = (position.epoch, position.sequence)
         }
         return try await ended(utterance, of: request, timeout)
@@ -147,7 +167,7 @@ public final class SpokenDialog: Sendable {
             let earlier = (state.first, state.asking)
             state.utterance += 1
             (state.first, state.asking, state.failure, state.hasEnded) = (nil, nil, nil, false)
-            (state.start, state.played, state.skippedMs) = (state.time, 0, 0)
+            (state.start, state.played, state.skippedMs, state.hasReply) = (state.time, 0, 0, false)
             return (state.utterance, earlier.0, earlier.1)
         }
         first?.resume(returning: nil)
@@ -190,7 +210,7 @@ public final class SpokenDialog: Sendable {
         var (request, pauses) = (request, Backoff(first: .milliseconds(20), longest: .milliseconds(500)))
         while true {
             let playedMs = state.state.withLock { state in
-                state.skippedMs = state.sampleRate == 0 ? 0 : state.played * 1000 / state.sampleRate
+                state.skippedMs = state.hasReply ? state.played * 1000 / max(1, state.sampleRate) : 0
                 return state.skippedMs
             }
             request.playedMs = UInt32(clamping: playedMs)
@@ -293,15 +313,17 @@ public final class SpokenDialog: Sendable {
                 guard !frame.header.flags.contains(.repeated),
                     let configuration = try? TrackConfiguration(decoding: frame.payload), configuration.codec == .l16
                 else { return nil }
-                state.sampleRate = Int(configuration.sampleRate)
+                guard state.stopped != state.utterance else { return nil }
+                (state.sampleRate, state.hasReply, state.stopped) = (Int(configuration.sampleRate), true, nil)
                 state.played = state.skippedMs * state.sampleRate / 1000
                 return .began(sampleRate: state.sampleRate)
             }
+            guard state.stopped == nil else { return nil }
             var payload = frame.payload
             var samples: [Int16] = []
             samples.reserveCapacity(payload.readableBytes / 2)
             while let sample = payload.readInteger(as: Int16.self) { samples.append(sample) }
-            state.played += samples.count
+            if state.hasReply { state.played += samples.count }
             return .sound(samples)
         }
     }

@@ -184,7 +184,7 @@ extension VoiceClient {
             }
         }
 
-        /// A failure of the disk does not end the client: it goes on with what it has in memory.
+        /// A failure of the disk does not end the client: it continues with what it has in memory.
         private func write(_ body: @escaping @Sendable (VoiceDatabase) throws(ApusError) -> Void) async {
             do throws(ApusError) {
                 try await BlockingWork.run { [database] () throws(ApusError) in try body(database) }

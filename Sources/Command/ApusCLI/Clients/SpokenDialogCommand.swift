@@ -20,6 +20,8 @@ struct SpokenDialogCommand: AsyncParsableCommand {
     @Argument(help: "The device's id.") var device: String
     @Option(help: "What the microphone hears: a WAV file. Repeatable.") var wav: [String] = []
     @Option(help: "Listen to this capture device of ALSA, such as default, for one sentence.") var microphone: String?
+    @Option(help: "What the microphone hears while the reply to the last sentence is played: a WAV file.")
+    var interrupt: String?
     @Option(help: "Write the spoken replies to this WAV file.") var out: String?
     @Option(help: "The language, such as en or zh-CN. Default: that of the home.") var language: String?
     @Flag(help: "Want no spoken reply.") var silent = false
@@ -28,7 +30,9 @@ struct SpokenDialogCommand: AsyncParsableCommand {
 
     func validate() throws {
         guard wav.isEmpty != (microphone == nil) else { throw ValidationError("Use one of --wav and --microphone.") }
-        guard out == nil || !silent else { throw ValidationError("--out needs spoken replies.") }
+        guard !silent || (out == nil && interrupt == nil) else {
+            throw ValidationError("--out and --interrupt need spoken replies.")
+        }
         _ = try DeviceID.argument(device, "DEVICE")
     }
 
@@ -46,9 +50,17 @@ struct SpokenDialogCommand: AsyncParsableCommand {
         let result = await ending.race(seconds: nil) { () throws(ApusError) in
             let places: [SoundInput.Place] =
                 microphone.map { [.alsa($0)] } ?? wav.map { .wav(path: $0, loops: false) }
-            for place in places {
-                let answer = try await dialog.ask(
+            for (index, place) in places.enumerated() {
+                var answer = try await dialog.ask(
                     SoundInput(place, sampleRate: SpokenDialog.sampleRate), language: language, isSilent: silent)
+                if let interrupt, index == places.count - 1, answer.replyMs > 0 {
+                    try output.show(answer, answer.lines)
+                    let other = try await dialog.ask(
+                        SoundInput(.wav(path: interrupt, loops: false), sampleRate: SpokenDialog.sampleRate),
+                        language: language, whileSpeaking: true)
+                    // The reply goes on, or there is another one.
+                    if !other.replyGoesOn { answer = other }
+                }
                 if answer.replyMs > 0 {
                     try await reply.wait(for: .milliseconds(Int64(answer.replyMs)) + .seconds(2))
                     try await dialog.replyPlayed(answer.turn.id)

@@ -34,7 +34,7 @@ public nonisolated enum ClientHearingEnd: SwiftProtobuf.Enum, Swift.CaseIterable
   /// a longer silence
   case silence // = 2
 
-  /// a whole sentence that did not change any more, in noise
+  /// a whole sentence that no longer changed, in noise
   case steady // = 3
 
   /// the longest time
@@ -116,6 +116,10 @@ public nonisolated struct ClientListenRequest: Sendable {
   /// How much of the spoken reply the device has played already, when it repeats the request.
   public var playedMs: UInt32 = 0
 
+  /// The device is playing a reply and continues with it. The dialog listens, and the reply ends, once words were heard.
+  /// The reply pauses while the person makes a sound, and continues after one that has no words.
+  public var whileSpeaking: Bool = false
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -184,6 +188,12 @@ public nonisolated struct ClientListenResponse: @unchecked Sendable {
   /// Clears the value of `times`. Subsequent reads from it will return its default value.
   public mutating func clearTimes() {_uniqueStorage()._times = nil}
 
+  /// No words were heard while a reply was spoken: it continues.
+  public var replyGoesOn: Bool {
+    get {_storage._replyGoesOn}
+    set {_uniqueStorage()._replyGoesOn = newValue}
+  }
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -224,7 +234,7 @@ nonisolated extension ClientHearingEnd: SwiftProtobuf._ProtoNameProviding {
 
 nonisolated extension ClientListenRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".ListenRequest"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}language\0\u{1}epoch\0\u{1}sequence\0\u{1}context\0\u{3}is_silent\0\u{3}played_ms\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}language\0\u{1}epoch\0\u{1}sequence\0\u{1}context\0\u{3}is_silent\0\u{3}played_ms\0\u{3}while_speaking\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -239,6 +249,7 @@ nonisolated extension ClientListenRequest: SwiftProtobuf.Message, SwiftProtobuf.
       case 5: try { try decoder.decodeSingularStringField(value: &self.context) }()
       case 6: try { try decoder.decodeSingularBoolField(value: &self.isSilent) }()
       case 7: try { try decoder.decodeSingularUInt32Field(value: &self.playedMs) }()
+      case 8: try { try decoder.decodeSingularBoolField(value: &self.whileSpeaking) }()
       default: break
       }
     }
@@ -266,6 +277,9 @@ nonisolated extension ClientListenRequest: SwiftProtobuf.Message, SwiftProtobuf.
     if self.playedMs != 0 {
       try visitor.visitSingularUInt32Field(value: self.playedMs, fieldNumber: 7)
     }
+    if self.whileSpeaking != false {
+      try visitor.visitSingularBoolField(value: self.whileSpeaking, fieldNumber: 8)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -277,6 +291,7 @@ nonisolated extension ClientListenRequest: SwiftProtobuf.Message, SwiftProtobuf.
     if lhs.context != rhs.context {return false}
     if lhs.isSilent != rhs.isSilent {return false}
     if lhs.playedMs != rhs.playedMs {return false}
+    if lhs.whileSpeaking != rhs.whileSpeaking {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -319,7 +334,7 @@ nonisolated extension ClientHeardCandidate: SwiftProtobuf.Message, SwiftProtobuf
 
 nonisolated extension ClientListenResponse: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".ListenResponse"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}turn\0\u{1}heard\0\u{1}end\0\u{1}candidates\0\u{3}reply_ms\0\u{1}times\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}turn\0\u{1}heard\0\u{1}end\0\u{1}candidates\0\u{3}reply_ms\0\u{1}times\0\u{3}reply_goes_on\0")
 
   fileprivate class _StorageClass {
     var _turn: ClientDialogTurn? = nil
@@ -328,6 +343,7 @@ nonisolated extension ClientListenResponse: SwiftProtobuf.Message, SwiftProtobuf
     var _candidates: [ClientHeardCandidate] = []
     var _replyMs: UInt32 = 0
     var _times: ClientListenTimes? = nil
+    var _replyGoesOn: Bool = false
 
       // This property is used as the initial default value for new instances of the type.
       // The type itself is protecting the reference to its storage via CoW semantics.
@@ -344,6 +360,7 @@ nonisolated extension ClientListenResponse: SwiftProtobuf.Message, SwiftProtobuf
       _candidates = source._candidates
       _replyMs = source._replyMs
       _times = source._times
+      _replyGoesOn = source._replyGoesOn
     }
   }
 
@@ -368,6 +385,7 @@ nonisolated extension ClientListenResponse: SwiftProtobuf.Message, SwiftProtobuf
         case 4: try { try decoder.decodeRepeatedMessageField(value: &_storage._candidates) }()
         case 5: try { try decoder.decodeSingularUInt32Field(value: &_storage._replyMs) }()
         case 6: try { try decoder.decodeSingularMessageField(value: &_storage._times) }()
+        case 7: try { try decoder.decodeSingularBoolField(value: &_storage._replyGoesOn) }()
         default: break
         }
       }
@@ -398,6 +416,9 @@ nonisolated extension ClientListenResponse: SwiftProtobuf.Message, SwiftProtobuf
       try { if let v = _storage._times {
         try visitor.visitSingularMessageField(value: v, fieldNumber: 6)
       } }()
+      if _storage._replyGoesOn != false {
+        try visitor.visitSingularBoolField(value: _storage._replyGoesOn, fieldNumber: 7)
+      }
     }
     try unknownFields.traverse(visitor: &visitor)
   }
@@ -413,6 +434,7 @@ nonisolated extension ClientListenResponse: SwiftProtobuf.Message, SwiftProtobuf
         if _storage._candidates != rhs_storage._candidates {return false}
         if _storage._replyMs != rhs_storage._replyMs {return false}
         if _storage._times != rhs_storage._times {return false}
+        if _storage._replyGoesOn != rhs_storage._replyGoesOn {return false}
         return true
       }
       if !storagesAreEqual {return false}

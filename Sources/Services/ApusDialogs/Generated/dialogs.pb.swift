@@ -644,6 +644,12 @@ package nonisolated struct DialogState: @unchecked Sendable {
     set {_uniqueStorage()._continued = newValue}
   }
 
+  /// Grows with each stop: words from before one are not carried out.
+  package var stops: UInt64 {
+    get {_storage._stops}
+    set {_uniqueStorage()._stops = newValue}
+  }
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -1648,7 +1654,7 @@ nonisolated extension DialogChange: SwiftProtobuf.Message, SwiftProtobuf._Messag
 
 nonisolated extension DialogState: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".State"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}phase\0\u{1}version\0\u{1}epoch\0\u{1}turns\0\u{1}question\0\u{3}deadline_ms\0\u{3}again_ms\0\u{1}unpublished\0\u{3}data_since_ms\0\u{1}listening\0\u{1}known\0\u{1}continued\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}phase\0\u{1}version\0\u{1}epoch\0\u{1}turns\0\u{1}question\0\u{3}deadline_ms\0\u{3}again_ms\0\u{1}unpublished\0\u{3}data_since_ms\0\u{1}listening\0\u{1}known\0\u{1}continued\0\u{1}stops\0")
 
   fileprivate class _StorageClass {
     var _phase: DialogPhase = .unspecified
@@ -1663,6 +1669,7 @@ nonisolated extension DialogState: SwiftProtobuf.Message, SwiftProtobuf._Message
     var _listening: DialogListening? = nil
     var _known: [String] = []
     var _continued: UInt32 = 0
+    var _stops: UInt64 = 0
 
       // This property is used as the initial default value for new instances of the type.
       // The type itself is protecting the reference to its storage via CoW semantics.
@@ -1685,6 +1692,7 @@ nonisolated extension DialogState: SwiftProtobuf.Message, SwiftProtobuf._Message
       _listening = source._listening
       _known = source._known
       _continued = source._continued
+      _stops = source._stops
     }
   }
 
@@ -1715,6 +1723,7 @@ nonisolated extension DialogState: SwiftProtobuf.Message, SwiftProtobuf._Message
         case 10: try { try decoder.decodeSingularMessageField(value: &_storage._listening) }()
         case 11: try { try decoder.decodeRepeatedStringField(value: &_storage._known) }()
         case 12: try { try decoder.decodeSingularUInt32Field(value: &_storage._continued) }()
+        case 13: try { try decoder.decodeSingularUInt64Field(value: &_storage._stops) }()
         default: break
         }
       }
@@ -1763,6 +1772,9 @@ nonisolated extension DialogState: SwiftProtobuf.Message, SwiftProtobuf._Message
       if _storage._continued != 0 {
         try visitor.visitSingularUInt32Field(value: _storage._continued, fieldNumber: 12)
       }
+      if _storage._stops != 0 {
+        try visitor.visitSingularUInt64Field(value: _storage._stops, fieldNumber: 13)
+      }
     }
     try unknownFields.traverse(visitor: &visitor)
   }
@@ -1784,6 +1796,7 @@ nonisolated extension DialogState: SwiftProtobuf.Message, SwiftProtobuf._Message
         if _storage._listening != rhs_storage._listening {return false}
         if _storage._known != rhs_storage._known {return false}
         if _storage._continued != rhs_storage._continued {return false}
+        if _storage._stops != rhs_storage._stops {return false}
         return true
       }
       if !storagesAreEqual {return false}

@@ -170,7 +170,7 @@ extension DialogService {
     // MARK: - Ducking
 
     /// What a change of a dialog means for the other devices of the room; nil: nothing. A sentence that was typed makes
-    /// no sound, so the others may go on.
+    /// no sound, so the others may continue.
     func duck(_ change: DialogChange, _ device: DeviceID) -> DialogDuck? {
         let isHeard = change.hasListening || !change.turn.heard.isEmpty
         guard isHeard, let phase = change.phases.last else { return nil }

@@ -14,9 +14,11 @@ package struct HearingStateMachine: Sendable {
 
     package enum Action: Sendable, Hashable {
         /// Ask the provider what was heard until this time. The answer has the same number. Without a pause, the person
-        /// goes on to speak.
+        /// continues to speak.
         case ask(Int, at: Int64, isPause: Bool)
-        /// The person has gone on to speak: the answer to the last question no longer matters.
+        /// The person has begun to speak.
+        case began(at: Int64)
+        /// The person has continued to speak: the answer to the last question no longer matters.
         case resumed(at: Int64)
         case ended(HearingEnd, speechEnd: Int64)
     }
@@ -116,6 +118,7 @@ package struct HearingStateMachine: Sendable {
         if speechStart == nil {
             stretchStart = max(0, now - Int64(Self.onsetCount) * Self.windowMicroseconds)
             speechStart = stretchStart
+            actions.append(.began(at: now))
         }
         speechEnd = now
         guard isPausing else { return }
@@ -167,7 +170,7 @@ package enum HearingEnd: Sendable, Hashable, CaseIterable {
     case sentence
     /// A longer silence.
     case silence
-    /// A whole sentence that did not change any more, in noise.
+    /// A whole sentence that no longer changed, in noise.
     case steady
     case tooLong
     /// Nobody spoke.

@@ -19,7 +19,7 @@ final class Listener: Sendable {
 
     /// Frames come every 20 ms; a later look delays the end by as much.
     private static let interval = Duration.milliseconds(10)
-    /// No frame came for this time: the device is gone, or was never there.
+    /// No frame came for this time: the device has left, or was never there.
     private static let frameTimeout = Duration.seconds(4)
     /// The longest time of an utterance in addition to its longest sound, which may come late.
     private static let lateTime = Duration.seconds(4)
@@ -31,12 +31,14 @@ final class Listener: Sendable {
 
     var isStopped: Bool { stopped.withLock(\.self) }
 
-    /// - Parameter isComplete: nothing that may follow changes the meaning of a sentence.
+    /// - Parameters:
+    ///   - isComplete: nothing that may follow changes the meaning of a sentence.
+    ///   - sounded: called with true when the person begins to make a sound, and with false if it has no words so far.
     /// - Throws: 10006 if it was stopped, 10005 at the deadline, 10026 if the microphone's codec cannot be read, 10015
     ///   if no frame comes, otherwise why the last provider failed.
     func run(
         _ tap: FrameTap, _ recognition: Recognition, _ limits: HearingLimits, recognitionTime: Duration,
-        isComplete: (String) -> Bool, until deadline: MonotonicTime
+        isComplete: (String) -> Bool, sounded: (Bool) -> Void, until deadline: MonotonicTime
     ) async throws(ApusError) -> Result {
         let soundEnd = min(deadline, .now() + .microseconds(limits.utteranceMax) + Self.lateTime)
         var machine = HearingStateMachine(limits)
@@ -61,13 +63,17 @@ final class Listener: Sendable {
             }
             for (number, heard) in try await recognition.take() {
                 var answer = heard
+                if answer.text.isEmpty { sounded(false) }
                 if answer.isWhole, answer.isBeginning, isComplete(answer.text) { answer.isBeginning = false }
                 machine.answered(number, answer, &actions)
             }
             for action in actions {
                 switch action {
                 case .ask(let number, _, let isPause): recognition.ask(number, isPause: isPause)
-                case .resumed: recognition.resumed()
+                case .began: sounded(true)
+                case .resumed:
+                    sounded(true)
+                    recognition.resumed()
                 case .ended: break
                 }
             }

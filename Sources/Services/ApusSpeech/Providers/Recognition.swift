@@ -102,14 +102,14 @@ final class Recognition {
 
     /// Asks what was heard so far. ``take()`` returns the answer.
     ///
-    /// - Parameter isPause: otherwise the person goes on to speak.
+    /// - Parameter isPause: otherwise the person continues to speak.
     func ask(_ number: Int, isPause: Bool) {
         questions.append(number)
         current?.connection.send(.voiceStopped(timestamp: milliseconds))
         if !isPause { resumed() }
     }
 
-    /// The person goes on to speak.
+    /// The person continues to speak.
     func resumed() {
         current?.connection.send(.voiceStarted(timestamp: milliseconds))
     }
