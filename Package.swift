@@ -253,7 +253,7 @@ let package = Package(
             [
                 "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster",
                 "ApusSessions", "ApusClientAPI", "ApusThings", "ApusCommands", "ApusTimers", "ApusEvents",
-                "ApusGrammar",
+                "ApusGrammar", "ApusHTTPClient",
                 protobuf, lifecycle, coreMetrics, log,
             ]),
         layer(
@@ -459,7 +459,9 @@ let package = Package(
         test("ApusHTTPClientTests", ["ApusCore", "ApusHTTPClient", "ApusTestKit", nioCore, nioPosix]),
         test("ApusEventsTests", ["ApusCore", "ApusContract", "ApusStorage", "ApusTraversal", "ApusEvents", protobuf]),
         test("ApusGrammarTests", ["ApusCore", "ApusGrammar"]),
-        test("ApusDialogsTests", ["ApusCore", "ApusContract", "ApusDialogs", "ApusTestKit", protobuf], for: .speed),
+        test(
+            "ApusDialogsTests",
+            ["ApusCore", "ApusConfiguration", "ApusContract", "ApusDialogs", "ApusTestKit", protobuf], for: .speed),
         test("ApusThingsTests", ["ApusCore", "ApusStorage", "ApusSessions", "ApusThings", protobuf]),
         test(
             "ApusHTTPTests",

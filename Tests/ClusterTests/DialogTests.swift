@@ -21,7 +21,7 @@ struct DialogTests {
     }
 
     /// A device with a light and a lock, which counts what it carries out.
-    private final class Device: Sendable {
+    final class Device: Sendable {
         let id: DeviceID
         let session: ClientSession
         private let tasks: [Task<Void, Never>]
@@ -65,7 +65,7 @@ struct DialogTests {
     }
 
     /// A home with one lamp and one lock, both of one device.
-    private static func home(_ device: String) -> ClientVoiceHome {
+    static func home(_ device: String) -> ClientVoiceHome {
         .with {
             $0.areas = [.with { ($0.id, $0.names) = ("hall", ["hall"]) }]
             $0.devices = [
@@ -90,7 +90,7 @@ struct DialogTests {
         }
     }
 
-    private static func app(_ cluster: Cluster, node: Int, account: String) throws -> ClientSession {
+    static func app(_ cluster: Cluster, node: Int, account: String) throws -> ClientSession {
         try cluster.session(node: node, token: try cluster.token("--role", "app", "--account", account))
     }
 

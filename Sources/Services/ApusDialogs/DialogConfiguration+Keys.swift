@@ -16,6 +16,7 @@ extension DialogConfiguration: ServiceConfiguration {
         confirmTime = try reader.duration("dialogs.confirm_time", default: confirmTime)
         questionTime = try reader.duration("dialogs.question_time", default: questionTime)
         historyTime = try reader.duration("dialogs.history_time", default: historyTime)
+        try guest.read(&reader)
         guard (.seconds(3) ... .seconds(60)).contains(thinkingTime), (.zero...thinkingTime / 2).contains(confirmTime),
             (.seconds(5) ... .seconds(600)).contains(questionTime),
             (questionTime ... .seconds(86_400)).contains(historyTime)
@@ -27,6 +28,9 @@ extension DialogConfiguration: ServiceConfiguration {
                 most 24h
                 """
             )
+        }
+        guard guest.url.isEmpty || guest.time <= thinkingTime - .seconds(1) else {
+            throw reader.invalid("dialogs.model_time", "a second less than thinking_time is the most")
         }
         guard (.seconds(2) ... .seconds(60)).contains(listeningTime) else {
             throw reader.invalid("dialogs.listening_time", "2s to 1m is expected")

@@ -22,6 +22,8 @@ package struct DialogConfiguration: Sendable, Hashable {
     package var questionTime: Duration = .seconds(30)
     /// How long the sentences of a dialog are kept after the last one. Key `dialogs.history_time`.
     package var historyTime: Duration = .seconds(600)
+    /// The language model for sentences that are not understood.
+    package var guest = GuestConfiguration()
 
     /// Work on a sentence is begun again if the dialog has not heard of it for this time: the node that had it may have
     /// died.

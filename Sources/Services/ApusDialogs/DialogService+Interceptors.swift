@@ -17,6 +17,11 @@ enum DialogBefore: Sendable, Equatable {
     case text(String)
     /// The sentence is answered.
     case reply(String)
+
+    /// What is read instead of the sentence; nil: the sentence.
+    var text: String? {
+        if case .text(let text) = self { text } else { nil }
+    }
 }
 
 extension DialogService {
@@ -122,13 +127,18 @@ extension DialogService {
 
 extension SentenceReader {
     /// The plan of a sentence that a server has seen before. What the server says instead answers no question: the
-    /// person has not said it.
-    func plan(of text: String, _ before: DialogBefore?, answering question: DialogQuestion?) -> DialogPlan {
-        switch before {
-        case .nothing?, nil: plan(of: text, answering: question)
-        case .text(let new)?: plan(of: new, answering: nil)
-        case .reply(let reply)?: self.reply(reply, .done)
-        }
+    /// person has not said it. The same holds for what a language model makes of a sentence that the grammar rejects.
+    func plan(
+        of text: String, _ before: DialogBefore?, _ guest: GuestAnswer?, answering question: DialogQuestion?
+    ) -> DialogPlan {
+        let plan =
+            switch before {
+            case .nothing?, nil: plan(of: text, answering: question)
+            case .text(let new)?: plan(of: new, answering: nil)
+            case .reply(let reply)?: self.reply(reply, .done)
+            }
+        guard plan.isRejected, let guest else { return plan }
+        return self.plan(of: guest)
     }
 }
 

@@ -42,6 +42,7 @@ extension DialogService {
         }
         let deadline = MonotonicTime.now() + min(.milliseconds(message.leftMs), configuration.thinkingTime)
         var before: DialogBefore?
+        var guest: GuestAnswer?
         for _ in 0..<Self.attemptsMax {
             let look = DialogLook.with {
                 $0.dataSinceMs = message.dataSinceMs
@@ -62,10 +63,15 @@ extension DialogService {
             reader.mayConfirm = !message.speaker.isDevice || reader.isConfirming
             let question = seen.hasQuestion ? seen.question : nil
             if before == nil { before = await self.before(message, reader.home, device, until: deadline) }
-            var plan = reader.plan(of: message.text, before, answering: question)
+            var plan = reader.plan(of: message.text, before, guest, answering: question)
+            if plan.isRejected, guest == nil {
+                let text = before?.text ?? message.text
+                guest = await guestAnswer(text, reader, after: seen.turns, of: account, until: deadline)
+                plan = reader.plan(of: message.text, before, guest, answering: question)
+            }
             if reader.needsTimers(plan) {
                 reader.timers = try await timers.list(of: device, for: account, timeout: try deadline.timeLeft())
-                plan = reader.plan(of: message.text, before, answering: question)
+                plan = reader.plan(of: message.text, before, guest, answering: question)
             }
             if plan.steps.isEmpty, plan.outcome != .asked {
                 plan.reply = await after(

@@ -39,6 +39,8 @@ package final class DialogService: NodeService, Service, RelationObserver {
     let commands: CommandService
     let timers: TimerService
     let events: EventService
+    /// Nil: the node has no language model.
+    let guest: GuestModel?
     let topics: TopicService
     let log: Logger
     let entities: EntityRegistry
@@ -82,6 +84,7 @@ package final class DialogService: NodeService, Service, RelationObserver {
         (things, commands) = (try node.ports.one(ThingService.self), try node.ports.one(CommandService.self))
         timers = try node.ports.one(TimerService.self)
         events = try node.ports.one(EventService.self)
+        guest = try GuestModel(configuration.guest, log: node.log)
         let perMinute = configuration.sentencesPerMinute
         rates = Mutex(RateLimiter(perMinute, per: .seconds(60), burst: perMinute))
         node.runtime.register(DialogKind(configuration, node: view.local.name).definition)
@@ -97,7 +100,7 @@ package final class DialogService: NodeService, Service, RelationObserver {
         node.ports.provide(self, as: (any RelationObserver).self)
     }
 
-    package var work: [any Service] { [self] }
+    package var work: [any Service] { [self] + [guest].compactMap(\.self) }
 
     func ref(_ device: DeviceID) -> EntityRef<EntityCell<DialogState>> {
         entities.ref(EntityCell<DialogState>.self, EntityAddress(kind: .dialogs, key: device.rawValue))
@@ -168,19 +171,25 @@ package final class DialogService: NodeService, Service, RelationObserver {
     ) async throws(ApusError) -> SentenceReader {
         let home = try await homes.home(of: account)
         let language = DialogLanguage(language.isEmpty ? home.content.language : language)
-        let (key, revision) = (GrammarKey(account: account.rawValue, language: language), home.content.revision)
-        let grammar: Grammar
-        if let known = grammars.withLock({ $0[key] }), known.revision == revision {
-            grammar = known.grammar
-        } else {
-            grammar = try await offEventLoop { () throws(ApusError) in
-                try Grammar(try DialogTemplates.sentences(of: language), lists: home.lists)
-            }
-            grammars.withLock { [grammar] in $0[key] = (revision, grammar) }
+        var reader = SentenceReader(
+            home: home, grammar: try await grammar(of: home, account, language), language: language, speaker: device,
+            now: view.clock.wallMilliseconds(), lastReply: lastReply)
+        if guest != nil, home.content.model, language != .english {
+            reader.guestGrammar = try await grammar(of: home, account, .english)
         }
-        return SentenceReader(
-            home: home, grammar: grammar, language: language, speaker: device, now: view.clock.wallMilliseconds(),
-            lastReply: lastReply)
+        return reader
+    }
+
+    private func grammar(
+        of home: VoiceHome, _ account: AccountID, _ language: DialogLanguage
+    ) async throws(ApusError) -> Grammar {
+        let (key, revision) = (GrammarKey(account: account.rawValue, language: language), home.content.revision)
+        if let known = grammars.withLock({ $0[key] }), known.revision == revision { return known.grammar }
+        let grammar = try await offEventLoop { () throws(ApusError) in
+            try Grammar(try DialogTemplates.sentences(of: language), lists: home.lists)
+        }
+        grammars.withLock { $0[key] = (revision, grammar) }
+        return grammar
     }
 
     /// Publishes changes and continues interrupted sentences until the node stops.

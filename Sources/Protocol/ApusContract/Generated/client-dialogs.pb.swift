@@ -777,6 +777,10 @@ public nonisolated struct ClientVoiceHome: Sendable {
   /// A server of the integrator that sees each reply, and may replace it. Empty: none.
   public var after: String = String()
 
+  /// Sentences that are not understood go to the cluster's language model, with the names of the home and the last
+  /// sentences and replies. They leave the cluster. A home with a skill does not use it.
+  public var model: Bool = false
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -1791,7 +1795,7 @@ nonisolated extension ClientVoiceDevice: SwiftProtobuf.Message, SwiftProtobuf._M
 
 nonisolated extension ClientVoiceHome: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".VoiceHome"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}language\0\u{3}time_zone\0\u{1}areas\0\u{1}devices\0\u{1}revision\0\u{1}skill\0\u{1}before\0\u{1}after\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}language\0\u{3}time_zone\0\u{1}areas\0\u{1}devices\0\u{1}revision\0\u{1}skill\0\u{1}before\0\u{1}after\0\u{1}model\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1807,6 +1811,7 @@ nonisolated extension ClientVoiceHome: SwiftProtobuf.Message, SwiftProtobuf._Mes
       case 6: try { try decoder.decodeSingularStringField(value: &self.skill) }()
       case 7: try { try decoder.decodeSingularStringField(value: &self.before) }()
       case 8: try { try decoder.decodeSingularStringField(value: &self.after) }()
+      case 9: try { try decoder.decodeSingularBoolField(value: &self.model) }()
       default: break
       }
     }
@@ -1837,6 +1842,9 @@ nonisolated extension ClientVoiceHome: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if !self.after.isEmpty {
       try visitor.visitSingularStringField(value: self.after, fieldNumber: 8)
     }
+    if self.model != false {
+      try visitor.visitSingularBoolField(value: self.model, fieldNumber: 9)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -1849,6 +1857,7 @@ nonisolated extension ClientVoiceHome: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if lhs.skill != rhs.skill {return false}
     if lhs.before != rhs.before {return false}
     if lhs.after != rhs.after {return false}
+    if lhs.model != rhs.model {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

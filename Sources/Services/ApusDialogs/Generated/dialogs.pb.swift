@@ -323,6 +323,9 @@ package nonisolated struct DialogStep: Sendable {
   /// Of a directive: the other device that it names; empty: none.
   package var other: String = String()
 
+  /// If the steps of a plan have several intents: that of this one.
+  package var intent: String = String()
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -1123,7 +1126,7 @@ nonisolated extension DialogSlot: SwiftProtobuf.Message, SwiftProtobuf._MessageI
 
 nonisolated extension DialogStep: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Step"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}entry\0\u{1}name\0\u{1}device\0\u{1}kind\0\u{1}path\0\u{1}json\0\u{1}result\0\u{1}code\0\u{1}message\0\u{1}value\0\u{3}on_json\0\u{3}off_json\0\u{1}what\0\u{1}context\0\u{1}other\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}entry\0\u{1}name\0\u{1}device\0\u{1}kind\0\u{1}path\0\u{1}json\0\u{1}result\0\u{1}code\0\u{1}message\0\u{1}value\0\u{3}on_json\0\u{3}off_json\0\u{1}what\0\u{1}context\0\u{1}other\0\u{1}intent\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1146,6 +1149,7 @@ nonisolated extension DialogStep: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       case 13: try { try decoder.decodeSingularStringField(value: &self.what) }()
       case 14: try { try decoder.decodeSingularStringField(value: &self.context) }()
       case 15: try { try decoder.decodeSingularStringField(value: &self.other) }()
+      case 16: try { try decoder.decodeSingularStringField(value: &self.intent) }()
       default: break
       }
     }
@@ -1197,6 +1201,9 @@ nonisolated extension DialogStep: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if !self.other.isEmpty {
       try visitor.visitSingularStringField(value: self.other, fieldNumber: 15)
     }
+    if !self.intent.isEmpty {
+      try visitor.visitSingularStringField(value: self.intent, fieldNumber: 16)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -1216,6 +1223,7 @@ nonisolated extension DialogStep: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if lhs.what != rhs.what {return false}
     if lhs.context != rhs.context {return false}
     if lhs.other != rhs.other {return false}
+    if lhs.intent != rhs.intent {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

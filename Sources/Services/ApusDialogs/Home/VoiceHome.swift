@@ -131,7 +131,7 @@ package struct VoiceHome: Sendable {
     }
 
     /// What can be called: doorbells, intercoms and screens.
-    private static let callable: Set<VoiceKind> = [.camera, .door, .lock, .display, .speaker]
+    static let callable: Set<VoiceKind> = [.camera, .door, .lock, .display, .speaker]
 }
 
 extension ClientVoiceDevice {

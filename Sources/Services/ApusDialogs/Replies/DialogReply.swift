@@ -14,12 +14,21 @@ struct DialogReply {
             return
         }
         let (texts, intent) = (language.texts, VoiceIntent(rawValue: plan.intent) ?? .deviceGet)
+        let intents = steps.map { VoiceIntent(rawValue: $0.intent) ?? intent }
         let isFailed = steps.contains { $0.result == .failed || $0.result == .unspecified }
-        let isWaiting = intent != .deviceGet && steps.contains { $0.result == .sent || $0.result == .queued }
+        let isWaiting = zip(steps, intents).contains { step, intent in
+            intent != .deviceGet && (step.result == .sent || step.result == .queued)
+        }
         outcome = isFailed ? .failed : isWaiting ? .waiting : .done
         let parts =
-            intent == .deviceGet
-            ? steps.map { Self.reading($0, plan, texts) } : Self.changes(steps, intent, texts)
+            if Set(intents).count > 1 {
+                zip(steps, intents).map { step, intent in
+                    intent == .deviceGet ? Self.reading(step, plan, texts) : Self.change(step, intent, texts)
+                }
+            } else {
+                intents.first == .deviceGet
+                    ? steps.map { Self.reading($0, plan, texts) } : Self.changes(steps, intents.first ?? intent, texts)
+            }
         text = parts.joined(separator: language == .english ? " " : "")
     }
 

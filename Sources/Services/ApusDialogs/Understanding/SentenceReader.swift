@@ -29,6 +29,10 @@ package struct SentenceReader: Sendable {
     var context = ""
     /// The timers of the listening device, for sentences about them.
     var timers: [ClientTimer] = []
+    /// The English sentences of the home, for the calls of a language model.
+    var guestGrammar: Grammar
+    /// A language model asks for it: what opens the home needs a confirmation, whatever the home says.
+    var isGuest = false
 
     var texts: any DialogTexts { language.texts }
 
@@ -37,6 +41,7 @@ package struct SentenceReader: Sendable {
     ) {
         (self.home, self.grammar, self.language) = (home, grammar, language)
         (self.speaker, self.now, self.lastReply) = (speaker, now, lastReply)
+        guestGrammar = grammar
         let own = home.speaker(speaker).map(\.area) ?? ""
         area = own.isEmpty ? nil : own
     }
@@ -52,6 +57,9 @@ package struct SentenceReader: Sendable {
         let grammar = try Grammar(try DialogTemplates.sentences(of: language), lists: home.lists)
         self.init(
             home: home, grammar: grammar, language: language, speaker: speaker, now: now, lastReply: lastReply)
+        if language != .english {
+            guestGrammar = try Grammar(try DialogTemplates.sentences(of: .english), lists: home.lists)
+        }
     }
 
     /// - Parameter question: the open question; nil: none.
@@ -60,6 +68,11 @@ package struct SentenceReader: Sendable {
         guard let (intent, match) = meaning(of: text) else {
             return home.content.skill.isEmpty ? reply("", texts.notUnderstood, .notUnderstood) : plan(ofSkill: text)
         }
+        return plan(reading: intent, match)
+    }
+
+    /// The plan of a sentence that the grammar has read.
+    func plan(reading intent: VoiceIntent, _ match: GrammarMatch) -> DialogPlan {
         var plan = plan(of: intent, match)
         (plan.intent, plan.sentence) = (intent.rawValue, match.sentence)
         if plan.slots.isEmpty { plan.slots = match.slots.map { DialogSlot($0) } }
@@ -226,7 +239,9 @@ package struct SentenceReader: Sendable {
             case .guarded: isGuarded = true
             case .unspecified, .harmless, .UNRECOGNIZED: break
             }
-            steps.append(request.step(device))
+            let step = request.step(device)
+            if isGuest, Self.isOpening(intent, step) { isGuarded = true }
+            steps.append(step)
         }
         let plan = DialogPlan.with { ($0.intent, $0.steps) = (intent.rawValue, steps) }
         guard isGuarded else { return plan }

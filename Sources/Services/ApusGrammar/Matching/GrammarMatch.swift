@@ -13,6 +13,11 @@ package struct GrammarSlot: Sendable, Hashable {
     /// The place of ``text`` in the text, in bytes of UTF-8; nil if the slot was not said.
     package var range: Range<Int>?
 
+    /// - Parameter candidates: at least one.
+    package init(name: String, candidates: [GrammarValue], text: String, range: Range<Int>? = nil) {
+        (self.name, self.candidates, self.text, self.range) = (name, candidates, text, range)
+    }
+
     /// The first value.
     package var value: String { candidates.first?.value ?? "" }
     /// True if the text stands for several values.
