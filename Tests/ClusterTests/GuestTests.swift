@@ -16,14 +16,16 @@ struct GuestTests {
         return path
     }()
 
+    private static func environment(time: String) -> [String: String] {
+        [
+            "APUS_DIALOGS_MODEL_URL": "http://127.0.0.1:\(port)/v1/", "APUS_DIALOGS_MODEL": "scripted",
+            "APUS_DIALOGS_MODEL_KEY_FILE": keyFile, "APUS_DIALOGS_MODEL_TIME": time,
+            "APUS_DIALOGS_MODELS_RUNNING_MAX": "4",
+        ]
+    }
+
     private static func cluster() throws -> Cluster {
-        try SharedCluster.cluster(
-            basePort: 24_800,
-            environment: [
-                "APUS_DIALOGS_MODEL_URL": "http://127.0.0.1:\(port)/v1/", "APUS_DIALOGS_MODEL": "scripted",
-                "APUS_DIALOGS_MODEL_KEY_FILE": keyFile, "APUS_DIALOGS_MODEL_TIME": "1500ms",
-                "APUS_DIALOGS_MODELS_RUNNING_MAX": "4",
-            ])
+        try SharedCluster.cluster(basePort: 24_800, environment: environment(time: "1500ms"))
     }
 
     /// A chat completions server that answers each sentence as it is scripted, and other ones with a text.
@@ -34,6 +36,8 @@ struct GuestTests {
             case raw(String)
             case status(Int)
             case hang
+            /// The first request of the test has no answer.
+            case secondTime([(String, String)])
         }
 
         private let receiver: HTTPReceiver
@@ -41,9 +45,10 @@ struct GuestTests {
         init(_ script: [String: Answer]) async throws {
             receiver = try await HTTPReceiver.start(port: GuestTests.port) { request in
                 Self.body(script[Self.sentence(request), default: .text("I do not know.")])
-            } _: { request, _ in
+            } _: { request, number in
                 switch script[Self.sentence(request)] {
                 case .hang: nil
+                case .secondTime: number == 1 ? nil : 200
                 case .status(let status): status
                 default: 200
                 }
@@ -65,7 +70,7 @@ struct GuestTests {
         private static func body(_ answer: Answer) -> String {
             var message: [String: Any] = ["role": "assistant"]
             switch answer {
-            case .calls(let calls):
+            case .calls(let calls), .secondTime(let calls):
                 message["tool_calls"] = calls.enumerated().map { index, call in
                     [
                         "id": "call-\(index)", "type": "function",
@@ -98,7 +103,7 @@ struct GuestTests {
             try await eventually { [app, home] () throws(ApusError) in try await app.setVoiceHome(home) }
         }
 
-        func say(_ text: String, id: String? = nil) async throws -> ClientDialogTurn {
+        func say(_ text: String, id: String? = nil) async throws(ApusError) -> ClientDialogTurn {
             try await app.say(text, to: device.id, id: id)
         }
 
@@ -251,6 +256,25 @@ struct GuestTests {
             for try await turn in group { #expect(turn.outcome == .notUnderstood, "\(turn)") }
         }
         #expect(server.sentences.count { $0 == "hang on a while" } == 2, "\(server.sentences)")
+        try await server.stop()
+    }
+    @Test("The node that waits for the model is killed: another one asks again, and the lamp is switched once")
+    func kill() async throws {
+        let server = try await Server(["dark once more": .secondTime([Self.lampOn])])
+        let cluster = try Cluster(nodes: 3, basePort: 24_880, environment: Self.environment(time: "8s"))
+        defer { cluster.down() }
+        // The device is at the first node, and the app at the second one.
+        let name = try #require(
+            try (0..<40).map { "mortal\($0)" }.first { try cluster.owner(of: "\($0)-cam") == 3 })
+        let place = try await Place(cluster, name)
+        defer { place.end() }
+        let id = String(repeating: "0b", count: 16)
+        async let said = eventually { () throws(ApusError) in try await place.say("dark once more", id: id) }
+        try await eventually("the owner's node has asked") { server.requests.count == 1 }
+        Glibc.kill(try cluster.pid(3), SIGKILL)
+        let turn = try await said
+        #expect(turn.reply == "The hall lamp is on." && turn.outcome == .done, "\(turn)")
+        #expect(server.requests.count == 2 && place.device.counts == ["power 1": 1], "\(place.device.counts)")
         try await server.stop()
     }
 }

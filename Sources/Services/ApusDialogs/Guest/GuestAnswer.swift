@@ -68,7 +68,7 @@ package enum GuestAnswer: Sendable, Equatable {
 /// Texts of a language model, as replies of a dialog.
 package enum GuestText {
     /// The text as it is said: one line without markdown, control characters and the model's thoughts, and at most
-    /// ``SkillAnswer/replyByteCountMax`` bytes, cut at the end of a sentence.
+    /// ``GuestConfiguration/replyByteCountMax`` bytes, cut at the end of a sentence.
     package static func spoken(_ text: String) -> String {
         let lines = withoutThoughts(text).split(whereSeparator: \.isNewline).map { line($0) }
         let spoken = lines.filter { !$0.isEmpty }.joined(separator: " ")
