@@ -144,6 +144,7 @@ let package = Package(
 
         // Engine: listeners, links between nodes, storage, cluster.
         layer("Engine", "ApusWyomingClient", ["ApusCore", "ApusWyoming", nioCore, nioPosix]),
+        layer("Engine", "ApusWyomingServer", ["ApusCore", "ApusWyoming", nioCore, nioPosix, log]),
         layer("Engine", "ApusTracing", ["ApusCore", dequeModule, tracing]),
         layer("Engine", "ApusListener", ["ApusCore", nioCore, lifecycle, log, coreMetrics]),
         layer("Engine", "ApusConfiguration", ["ApusCore", yams]),
@@ -365,15 +366,17 @@ let package = Package(
             ]),
         layer(
             "Command", "ApusProvider",
-            ["ApusCore", "ApusThreads", "ApusSphinx", "ApusWyoming", nioCore, nioPosix, log]),
+            [
+                "ApusCore", "ApusThreads", "ApusSphinx", "ApusWyoming", "ApusWyomingServer", nioCore, nioPosix, log,
+            ]),
         layer(
             "Command", "ApusCLI",
             [
                 "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusWire", "ApusContract", "ApusMedia", "ApusStorage",
                 "ApusCluster", "ApusSessions", "ApusThings", "ApusRelayService", "ApusHTTP", "ApusNodeConfiguration",
                 "ApusRelayNode", "ApusNode", "ApusClient", "ApusDevice", "ApusTLS", "ApusTraversal", "ApusLocal",
-                "ApusWyoming", "ApusWyomingClient", "ApusProvider", "ApusSphinx", "ApusThreads", "CApusThreads",
-                nioCore,
+                "ApusWyoming", "ApusWyomingClient", "ApusWyomingServer", "ApusProvider", "ApusSphinx", "ApusThreads",
+                "CApusThreads", nioCore,
                 nioPosix, protobuf, unixSignals, log, coreMetrics, arguments,
             ], for: .compileTime),
         .executableTarget(
@@ -496,7 +499,7 @@ let package = Package(
             ]),
         test("ApusLocalTests", ["ApusCore", "ApusLocal", "ApusTransport"]),
         // One build of the tests thereby compiles the programs beside the rest (scripts/lib/build-tests.sh).
-        test("ApusCLITests", ["ApusBench", "ApusCLI", arguments]),
+        test("ApusCLITests", ["ApusCore", "ApusWyoming", "ApusBench", "ApusCLI", arguments]),
         test(
             "ClusterTests",
             [

@@ -25,7 +25,8 @@ struct WyomingMessageTests {
         #expect(try message("transcribe", #"{"context":null,"vad_sensitivity":"relaxed"}"#) == .transcribe(.init()))
         #expect(try message("transcribe", #"{"context":{"chat":"id"}}"#) == .transcribe(.init()))
         #expect(
-            try message("transcript", #"{"text":"a","context":{"x":{}}}"#) == .transcript(.init(text: "a")))
+            try message("transcript", #"{"text":"a","context":{"x":{}}}"#)
+                == .transcript(.init(text: "a", context: [.init(name: "x", value: .object([]))])))
         #expect(try message("voice-stopped", #"{"timestamp":12.75}"#) == .voiceStopped(timestamp: 12))
     }
 

@@ -60,7 +60,7 @@ enum WyomingSamples {
                 .init(name: "espeak"),
                 models: [.init(.init(name: "en"), languages: ["en"], speakers: ["a", "b"])])
         ],
-        handling: [.init(.init(name: "llm"), models: [], isStreaming: true)],
+        handling: [.init(.init(name: "llm"), models: [], isStreaming: true, controlsHome: true)],
         wake: [.init(.init(name: "mww"), models: [.init(.init(name: "nabu"), languages: [], phrase: "okay nabu")])])
 
     static func bytes(_ message: WyomingMessage) throws -> ByteBuffer {

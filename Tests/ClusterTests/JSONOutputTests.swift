@@ -9,6 +9,7 @@ struct JSONOutputTests {
         "relay serve": "runs until it is stopped, and logs to standard error",
         "provider": "runs until it is stopped, and logs to standard error",
         "satellite": "runs until it is stopped, and logs to standard error",
+        "conversation": "runs until it is stopped, and logs to standard error",
         "device": "publishes until it is stopped; --log writes a line of JSON for every frame",
         "cluster logs": "prints lines of logs as they are",
         "cluster shim": "is started by `cluster delay`, and runs until the delay ends",

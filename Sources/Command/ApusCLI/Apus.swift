@@ -16,7 +16,7 @@ struct Apus: AsyncParsableCommand {
             UndrainCommand.self, SessionsCommand.self,
             ChannelsCommand.self, DevicesCommand.self, PropertyCommand.self, ActionCommand.self, SendCommand.self,
             CommandsCommand.self, TimersCommand.self, SayCommand.self, SpokenDialogCommand.self,
-            SatelliteCommand.self, VoiceCommand.self,
+            SatelliteCommand.self, ConversationCommand.self, VoiceCommand.self,
             ProviderCommand.self, EventsCommand.self, SendServerCommand.self, HooksCommand.self,
             BindCommand.self, UnbindCommand.self, ShareCommand.self, UnshareCommand.self, AcceptCommand.self,
             InvitationsCommand.self, SharesCommand.self, TransferCommand.self, AuthorizeCommand.self, CallCommand.self,

@@ -2,7 +2,6 @@ import ApusCore
 import ApusWyoming
 import Foundation
 import Logging
-import NIOCore
 import Synchronization
 
 /// The bounds of a provider.
@@ -39,7 +38,6 @@ final class ProviderService: Sendable {
     }
 
     private struct State {
-        var channels: [ObjectIdentifier: any Channel] = [:]
         var utteranceCount = 0
         var ending: Ending?
     }
@@ -96,19 +94,6 @@ final class ProviderService: Sendable {
         return info
     }
 
-    // MARK: Connections
-
-    /// False if there are too many, or the provider ends.
-    func opened(_ channel: any Channel) -> Bool {
-        state.withLock { state in
-            guard state.channels.count < limits.connectionsMax, state.ending == nil else { return false }
-            state.channels[ObjectIdentifier(channel)] = channel
-            return true
-        }
-    }
-
-    func closed(_ channel: any Channel) { state.withLock { $0.channels[ObjectIdentifier(channel)] = nil } }
-
     // MARK: Requests
 
     var isEnding: Bool { state.withLock { $0.ending != nil } }
@@ -159,22 +144,18 @@ final class ProviderService: Sendable {
         if isFirst { feed.yield(ending) }
     }
 
-    /// Waits for ``end(_:)``, then for what is running, and closes all connections.
+    /// Waits for ``end(_:)``.
     func waitForEnd() async -> Ending {
-        var ending = Ending.stopped
-        for await reason in endings {
-            ending = reason
-            break
-        }
+        for await reason in endings { return reason }
+        return .stopped
+    }
+
+    /// Waits for what is running.
+    func drain() async {
         let deadline = MonotonicTime.now() + Self.drainTime
         while utterances.count + texts.count > 0, MonotonicTime.now() < deadline {
             try? await Task.sleep(for: .milliseconds(20))
         }
-        for channel in state.withLock({ Array($0.channels.values) }) {
-            // After what was written for it.
-            channel.eventLoop.execute { channel.close(promise: nil) }
-        }
-        return ending
     }
 
     /// Ends the threads. Utterances whose connection is closed are cancelled by now.

@@ -56,9 +56,14 @@ package struct WyomingInfo: Sendable, Equatable {
         package var models: [Model]
         /// True if it streams: chunks of transcripts, of texts to speak, or of answers.
         package var isStreaming: Bool
+        /// True for a handler that carries out what was said, and does not only answer.
+        package var controlsHome: Bool
 
-        package init(_ artifact: Artifact, models: [Model], isStreaming: Bool = false) {
-            (self.artifact, self.models, self.isStreaming) = (artifact, models, isStreaming)
+        package init(
+            _ artifact: Artifact, models: [Model], isStreaming: Bool = false, controlsHome: Bool = false
+        ) {
+            (self.artifact, self.models) = (artifact, models)
+            (self.isStreaming, self.controlsHome) = (isStreaming, controlsHome)
         }
     }
 
@@ -189,8 +194,12 @@ extension WyomingInfo.Program {
         }
         var isStreaming = false
         if let name = service.streamingName { isStreaming = try fields.flag(name) ?? false }
-        self.init(try WyomingInfo.Artifact(fields), models: models, isStreaming: isStreaming)
+        let controlsHome = service == .handling ? try fields.flag(Self.controlName) ?? false : false
+        self.init(
+            try WyomingInfo.Artifact(fields), models: models, isStreaming: isStreaming, controlsHome: controlsHome)
     }
+
+    private static let controlName = "supports_home_control"
 
     func members(_ service: WyomingInfo.Service) -> [JSONValue.Member] {
         var members = artifact.members
@@ -198,6 +207,9 @@ extension WyomingInfo.Program {
             JSONValue.Member(name: service.modelsName, value: .array(models.map { .object($0.members(service)) })))
         if let name = service.streamingName {
             members.append(JSONValue.Member(name: name, value: .bool(isStreaming)))
+        }
+        if service == .handling {
+            members.append(JSONValue.Member(name: Self.controlName, value: .bool(controlsHome)))
         }
         return members
     }

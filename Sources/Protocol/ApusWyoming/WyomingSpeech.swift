@@ -1,4 +1,4 @@
-import ApusCore
+package import ApusCore
 
 /// `transcribe`: an utterance follows.
 ///
@@ -90,28 +90,38 @@ package struct WyomingResult: Sendable, Equatable {
     }
 }
 
-/// `transcript`: what was said in an utterance. An empty text: nothing that the grammar has.
+/// `transcript`: what was said in an utterance, or a text for a handler. An empty text: nothing that the grammar has.
 ///
 /// Pure value.
 package struct WyomingTranscript: Sendable, Equatable {
     package var text: String
     package var language: String?
     package var result: WyomingResult?
+    /// The members of the context beside ``result``. To a handler, they name the conversation.
+    package var context: [JSONValue.Member]
 
-    package init(text: String, language: String? = nil, result: WyomingResult? = nil) {
-        (self.text, self.language, self.result) = (text, language, result)
+    package init(
+        text: String, language: String? = nil, result: WyomingResult? = nil, context: [JSONValue.Member] = []
+    ) {
+        (self.text, self.language, self.result, self.context) = (text, language, result, context)
     }
 
     init(_ fields: WyomingFields) throws(ApusError) {
         self.init(
             text: try fields.requiredText("text"), language: try fields.text("language"),
             result: try WyomingResult(context: fields["context"]))
+        if case .object(let members) = fields["context"] {
+            context = members.filter { !$0.name.isExactly("apus") }
+        }
     }
 
     var members: [JSONValue.Member] {
-        [JSONValue.Member](
+        var context = context
+        if case .object(let members) = result?.context { context += members }
+        return [JSONValue.Member](
             fields: [
-                "text": .string(text), "language": language.map { .string($0) }, "context": result?.context,
+                "text": .string(text), "language": language.map { .string($0) },
+                "context": context.isEmpty ? nil : .object(context),
             ])
     }
 }

@@ -410,14 +410,15 @@ public final class VoiceDialog: Sendable {
         return try await cluster.ask(request, timeout: .seconds(5))
     }
 
-    private static func mayRepeat(_ error: ApusError) -> Bool {
+    /// Whether a request that has an id may be sent again after an error.
+    package static func mayRepeat(_ error: ApusError) -> Bool {
         let state = UploadState(error)
         return state == .notConnected || state == .serverInternalError || state == .throttled
             || error.code == .answerTimedOut || error.code == .deadlineExceeded
     }
 
-    /// 32 hexadecimal digits.
-    private static func newID() -> String {
+    /// A random id of a sentence: 32 hexadecimal digits.
+    package static func newID() -> String {
         var generator = SystemRandomNumberGenerator()
         return Hexadecimal.text((0..<16).map { _ in UInt8.random(in: .min ... .max, using: &generator) })
     }
