@@ -98,20 +98,27 @@ final class PlainWebSocket {
     private let http: PlainHTTP
 
     /// Nil where the node does not take it.
-    init?(port: Int) {
+    ///
+    /// - Parameter token: of the header `Authorization`; nil: there is none.
+    init?(port: Int, path: String = "/v1/ws", token: String? = nil) {
         guard let http = PlainHTTP(port: port) else { return nil }
         self.http = http
         let request =
-            "GET /v1/ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            "GET \(path) HTTP/1.1\r\nHost: localhost:\(port)\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            + (token.map { "Authorization: Bearer \($0)\r\n" } ?? "")
             + "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         guard http.send(request), let head = http.readHead(), head.hasPrefix("HTTP/1.1 101") else { return nil }
     }
 
     /// Sends one text of at most 65,535 bytes, masked (§5.3).
-    func send(_ text: String) -> Bool {
-        let payload = Array(text.utf8)
+    func send(_ text: String) -> Bool { send(Array(text.utf8), opcode: 1) }
+
+    /// The same with bytes.
+    func send(_ bytes: [UInt8]) -> Bool { send(bytes, opcode: 2) }
+
+    private func send(_ payload: [UInt8], opcode: UInt8) -> Bool {
         let mask: [UInt8] = [1, 2, 3, 4]
-        var frame: [UInt8] = [0x81]
+        var frame: [UInt8] = [0x80 | opcode]
         if payload.count < 126 {
             frame.append(0x80 | UInt8(payload.count))
         } else {

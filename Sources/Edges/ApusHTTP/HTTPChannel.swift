@@ -10,7 +10,7 @@ import NIOHTTPTypesHTTP1
 import NIOWebSocket
 
 /// A connection of the HTTP listener: TLS if there is a certificate, then HTTP/1.1, or a WebSocket if its first request
-/// is an upgrade of `/v1/ws` (RFC 6455 §4).
+/// is an upgrade of one of their addresses (RFC 6455 §4).
 struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
     enum Kind: Sendable {
         case http(NIOAsyncChannel<HTTPRequestPart, HTTPResponsePart>)
@@ -98,7 +98,7 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
             maxFrameSize: configuration.bodyByteCountMax,
             // UpgradeFilter has admitted it.
             shouldUpgrade: { channel, _ in channel.eventLoop.makeSucceededFuture([:]) },
-            upgradePipelineHandler: { channel, _ in
+            upgradePipelineHandler: { channel, head in
                 channel.eventLoop.makeCompletedFuture {
                     let pipeline = channel.pipeline.syncOperations
                     pipeline.removeHandler(handlers.value.deadline, promise: nil)
@@ -108,7 +108,7 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
                         NIOWebSocketFrameAggregator(
                             minNonFinalFragmentSize: 0, maxAccumulatedFrameCount: 64,
                             maxAccumulatedFrameSize: configuration.bodyByteCountMax))
-                    try pipeline.addHandler(try webSockets.connection(on: channel))
+                    try pipeline.addHandler(webSockets.connection(on: channel, head))
                     return .webSocket
                 }
             })

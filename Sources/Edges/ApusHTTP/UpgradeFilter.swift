@@ -36,10 +36,10 @@ final class UpgradeFilter: ChannelInboundHandler, RemovableChannelHandler {
         context.fireChannelRead(wrapInboundOut(.head(head)))
     }
 
-    /// True for an upgrade of `/v1/ws` that the handler makes (RFC 6455 §4.2.1).
+    /// True for an upgrade that the handler makes (RFC 6455 §4.2.1).
     private static func isWebSocket(_ head: HTTPRequestHead) -> Bool {
         let headers = head.headers
-        return head.method == .GET && head.uri.prefix { $0 != "?" } == "/v1/ws"
+        return head.method == .GET && WebSockets.isAddress(head.uri)
             && headers[canonicalForm: "upgrade"].contains { $0.lowercased() == "websocket" }
             && headers["sec-websocket-version"] == ["13"] && headers["sec-websocket-key"].count == 1
             && !headers.contains(name: "transfer-encoding") && headers["content-length"].allSatisfy { $0 == "0" }

@@ -4,15 +4,13 @@ import ApusContract
 import ApusCore
 import ApusSessions
 import ApusTransport
-import Foundation
 import Logging
 import NIOCore
 import NIOWebSocket
-import SwiftProtobuf
 import Synchronization
 
-/// One WebSocket: a session with its requests and events, in JSON texts (D17). `docs/reference/asyncapi.json` describes
-/// the texts.
+/// One WebSocket: a session of a client with its requests and events. What its messages mean is its dialect's affair.
+///
 /// Concurrency model: confined to the channel's event loop. The methods of ``ClientLink`` and ``ClientConnection`` may
 /// be called from elsewhere and hop to it.
 final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
@@ -22,7 +20,7 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
     typealias OutboundIn = WebSocketFrame
     typealias OutboundOut = WebSocketFrame
 
-    private enum State {
+    enum State {
         case awaitingHello
         case opening
         case open(Session)
@@ -33,7 +31,8 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
     private let service: WebSockets
     private let executor: LoopTaskExecutor
     private let channel: any Channel
-    private var state = State.awaitingHello
+    private let dialect: any WebSocketDialect
+    private(set) var state = State.awaitingHello
     private var lastHeard = MonotonicTime.now()
     private var behindSince: MonotonicTime?
     /// The number of bytes that were received while the client was behind with reading.
@@ -45,7 +44,9 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
     private let hasEnded = Atomic(false)
     private lazy var calls = ClientCalls(
         service.clients.services, on: eventLoop, spawn: { [service, executor] in service.run(executor, $0) },
-        answer: { [weak self] in self?.answer($0, $1) })
+        answer: { [weak self] id, result in
+            if let self { dialect.answered(id, result, on: self) }
+        })
 
     private static let helloTimeout = Duration.seconds(5)
     /// The number of unanswered pings after which the client counts as gone.
@@ -55,8 +56,8 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
     /// So much is still read from a client that does not read, so that it can unsubscribe and cancel.
     private static let heardWhileBehindMax = 4 << 10
 
-    init(_ service: WebSockets, channel: any Channel, executor: LoopTaskExecutor) {
-        (self.service, self.channel, self.executor) = (service, channel, executor)
+    init(_ service: WebSockets, channel: any Channel, executor: LoopTaskExecutor, dialect: any WebSocketDialect) {
+        (self.service, self.channel, self.executor, self.dialect) = (service, channel, executor, dialect)
         eventLoop = channel.eventLoop
         events = ClientEventQueue(eventsMax: service.clients.services.configuration.eventsMax)
     }
@@ -68,6 +69,7 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
         channel.setOption(ChannelOptions.writeBufferWaterMark, value: .init(low: high / 4, high: high))
             .whenFailure { _ in }
         look(since: .now())
+        perform { connection throws(ApusError) in try connection.dialect.connected(connection) }
     }
 
     func handlerRemoved(context: ChannelHandlerContext) { gone() }
@@ -136,58 +138,31 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
         // The smallest frame of a client has six bytes (RFC 6455 §5.2).
         if !channel.isWritable { heardWhileBehind += frame.data.readableBytes + 6 }
         switch frame.opcode {
-        case .text: received(frame.unmaskedData)
+        case .text:
+            let text = frame.unmaskedData
+            perform { connection throws(ApusError) in try connection.dialect.received(text, on: connection) }
+        case .binary:
+            let bytes = frame.unmaskedData
+            perform { connection throws(ApusError) in try connection.dialect.received(binary: bytes, on: connection) }
         // RFC 6455 §5.5.3: a client that sends many pings need not get a pong for each.
         case .ping: if channel.isWritable { write(.pong, frame.unmaskedData) }
         case .connectionClose: finish(code: .normalClosure)
-        case .binary: close(ApusError(.malformed, "only text frames are supported"))
         default: break
         }
     }
 
-    // MARK: - Texts
-
-    private func received(_ text: ByteBuffer) {
-        do throws(ApusError) {
-            let fields = try Fields(Array(text.readableBytesView))
-            switch state {
-            case .awaitingHello: try open(fields)
-            case .opening: throw ApusError(.malformed, "nothing may follow the hello before the welcome")
-            case .open(let session): try serve(fields, session)
-            case .closed: break
-            }
-        } catch {
-            close(error)
-        }
+    private func perform(_ body: (WebSocketConnection) throws(ApusError) -> Void) {
+        if case .closed = state { return }
+        do throws(ApusError) { try body(self) } catch { close(error) }
     }
 
-    private struct Fields {
-        private let values: [(name: String, value: String)]
+    // MARK: - The session
 
-        init(_ bytes: [UInt8]) throws(ApusError) { values = try JSONFields.of(bytes) }
-
-        func raw(_ name: String) -> String? {
-            values.first { $0.name == name }?.value.trimmingCharacters(in: .whitespaces)
-        }
-
-        /// A string without escapes.
-        func text(_ name: String) -> String? {
-            guard let raw = raw(name), raw.count >= 2, raw.hasPrefix("\""), raw.hasSuffix("\""), !raw.contains("\\")
-            else { return nil }
-            return String(raw.dropFirst().dropLast())
-        }
-
-        func number(_ name: String) -> UInt32? { raw(name).flatMap { UInt32($0) } }
-    }
-
-    private func open(_ fields: Fields) throws(ApusError) {
-        guard let text = fields.raw("hello"), let read = try? ClientHello(jsonString: text) else {
-            throw ApusError(.malformed, "the first text must be a hello")
-        }
-        let hello = ClientHello.with {
-            ($0.version, $0.versionMin, $0.role, $0.agent) = (1, 1, read.role, read.agent)
-            ($0.token, $0.ticket, $0.instance) = (read.token, read.ticket, read.instance)
-        }
+    /// Opens the session of a client. ``WebSocketDialect/opened(_:_:on:)`` follows, or the end of the connection.
+    ///
+    /// - Precondition: the connection has none, and opens none.
+    func open(_ hello: ClientHello) {
+        guard case .awaitingHello = state else { preconditionFailure("a session is opened twice, in \(state)") }
         state = .opening
         service.run(executor) { [self] in
             let result = await service.sessions.open(hello, link: self)
@@ -205,46 +180,45 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
             }
             state = .open(opened.session)
             service.sessions.chosen(opened.session, link: self)
-            if let text = try? opened.welcome.jsonString(options: clientJSON) { write("{\"welcome\":\(text)}") }
+            perform { connection throws(ApusError) in
+                try connection.dialect.opened(opened.session, opened.welcome, on: connection)
+            }
         case (.success(let opened), _): service.sessions.close(opened.session, link: self)
         }
     }
 
-    private func serve(_ fields: Fields, _ session: Session) throws(ApusError) {
-        if let id = fields.number("cancel") { return calls.cancelled(id) }
-        guard let id = fields.number("id") else { throw ApusError(.malformed, "a request needs a number as its id") }
-        do throws(ApusError) {
-            guard let name = fields.text("request") else { throw ApusError(.malformed, "the request has no name") }
-            let services = service.clients.services
-            let operation = try services.api.operation(named: name)
-            let time = fields.number("timeoutMs").map { Duration.milliseconds(Int64($0)) }
-            let trace = fields.text("traceparent").flatMap { TraceContext(traceparent: $0) }
-            calls.received(
-                id, operation, ByteBuffer(string: fields.raw("body") ?? ""), .json,
-                ClientCall(
-                    session: session, deadline: services.deadline(asked: time), connection: self, trace: trace,
-                    topics: services.api.topics))
-        } catch {
-            answer(id, .failure(error))
-        }
+    /// Carries out a request of the client. ``WebSocketDialect/answered(_:_:on:)`` follows.
+    ///
+    /// - Parameters:
+    ///   - id: names the request at this connection.
+    ///   - time: how long the client waits; nil: the usual time.
+    /// - Throws: 10004 if there is no request of this name.
+    func ask(
+        _ id: UInt32, _ name: String, _ body: ByteBuffer, _ encoding: ClientEncoding, of session: Session,
+        time: Duration? = nil, trace: TraceContext? = nil
+    ) throws(ApusError) {
+        let services = service.clients.services
+        let operation = try services.api.operation(named: name)
+        calls.received(
+            id, operation, body, encoding,
+            ClientCall(
+                session: session, deadline: services.deadline(asked: time), connection: self, trace: trace,
+                topics: services.api.topics))
     }
 
-    private func answer(_ id: UInt32, _ result: Result<ByteBuffer, ApusError>) {
-        switch result {
-        case .success(let body):
-            var text = ByteBuffer(string: "{\"id\":\(id),\"response\":")
-            text.writeImmutableBuffer(body)
-            text.writeString("}")
-            write(.text, text)
-        case .failure(let error): write("{\"id\":\(id),\"error\":\(Problem(error).json.text)}")
-        }
-    }
+    func cancel(_ id: UInt32) { calls.cancelled(id) }
 
-    private func send(_ event: ClientEventFrame) {
-        write(.text, event.json(service.clients.services.api.event(number: event.type)))
-    }
+    /// The kind of an event; nil if this node does not have it.
+    func kind(of event: ClientEventFrame) -> ClientEventKind? { service.clients.services.api.event(number: event.type) }
 
-    private func write(_ text: String) { write(.text, ByteBuffer(string: text)) }
+    /// The cluster's time, in Unix seconds.
+    func wallSeconds() -> Int64 { service.sessions.wallSeconds() }
+
+    private func send(_ event: ClientEventFrame) { dialect.received(event, on: self) }
+
+    func write(_ text: String) { write(.text, ByteBuffer(string: text)) }
+
+    func write(_ text: ByteBuffer) { write(.text, text) }
 
     private func write(_ opcode: WebSocketOpcode, _ data: ByteBuffer) {
         if case .closed = state { return }
@@ -270,17 +244,18 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
             if now - lastHeard > ping * Self.silentPings { return close(ApusError(.idleTimeout)) }
             if let behindSince, now - behindSince > Self.slowReaderTimeout { return close(ApusError(.slowReader)) }
             if now - lastHeard > ping { write(.ping, ByteBuffer()) }
+            dialect.looked(at: now, on: self)
         case .closed: return
         }
         look(since: since)
     }
 
     /// Sends the client the reason and closes the connection.
-    private func close(_ error: ApusError, code: WebSocketErrorCode? = nil) {
+    func close(_ error: ApusError, code: WebSocketErrorCode? = nil) {
         if case .closed = state { return }
         service.limited.log(
             .info, "This node closed a client's connection", metadata: Logger.facts(of: error))
-        write("{\"goodbye\":\(Problem(error).json.text)}")
+        write(dialect.goodbye(error))
         finish(code: code ?? (error.code == .shuttingDown ? .goingAway : .policyViolation))
     }
 
@@ -302,6 +277,7 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
             channel.read()
         }
         calls.closed()
+        dialect.closed()
         var account: AccountID?
         if case .open(let session) = state {
             account = session.account

@@ -6,6 +6,7 @@ import ApusTransport
 import CoreMetrics
 import Logging
 import NIOCore
+import NIOHTTP1
 import Synchronization
 
 /// The WebSockets of one listener: their limit, their tasks and their shutdown (D17).
@@ -57,9 +58,22 @@ final class WebSockets: Sendable {
         return true
     }
 
-    func connection(on channel: any Channel) throws -> WebSocketConnection {
+    /// The addresses of EVS (docs/evs.md): ours, and the one that the vendor's devices have built in.
+    private static let embeddedPaths = ["/v1/evs", "/embedded/v1"]
+
+    /// True if an upgrade of this address makes a WebSocket.
+    static func isAddress(_ uri: String) -> Bool {
+        let path = uri.prefix { $0 != "?" }
+        return path.elementsEqual("/v1/ws") || embeddedPaths.contains { path.elementsEqual($0) }
+    }
+
+    /// - Parameter head: of the upgrade.
+    func connection(on channel: any Channel, _ head: HTTPRequestHead) -> WebSocketConnection {
+        let path = head.uri.prefix { $0 != "?" }
+        let isEmbedded = Self.embeddedPaths.contains { path.elementsEqual($0) }
         let connection = WebSocketConnection(
-            self, channel: channel, executor: executors.executor(of: channel.eventLoop))
+            self, channel: channel, executor: executors.executor(of: channel.eventLoop),
+            dialect: isEmbedded ? EVSDialect(head) : ClientTexts())
         let (count, closed) = state.withLock { state in
             state.open[ObjectIdentifier(connection)] = connection
             return (state.open.count, state.places.add(connection, at: .now()))
