@@ -306,9 +306,8 @@ let package = Package(
             "Edges", "ApusHTTP",
             [
                 "ApusCore", "ApusCrypto", "ApusTracing", "ApusListener", "ApusContract", "ApusTLS", "ApusTraversal",
-                "ApusTransport", "ApusCluster", "ApusSessions", "ApusClientAPI", "ApusDeviceAuthorization", hummingbird,
-                hummingbirdCore,
-                httpTypes, nioCore, nioPosix, nioHTTP1, nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf,
+                "ApusMedia", "ApusTransport", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI",
+                "ApusMediaAccess", "ApusDeviceAuthorization", hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, nioHTTP1, nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf,
                 lifecycle, log, coreMetrics,
             ]),
 
@@ -469,8 +468,8 @@ let package = Package(
         test(
             "ApusHTTPTests",
             [
-                "ApusCore", "ApusTracing", "ApusTestKit", "ApusContract", "ApusSessions", "ApusClientAPI", "ApusHTTP",
-                protobuf, nioCore, nioPosix,
+                "ApusCore", "ApusTracing", "ApusTestKit", "ApusContract", "ApusMedia", "ApusSessions", "ApusClientAPI",
+                "ApusHTTP", protobuf, nioCore, nioPosix,
                 lifecycle, log, coreMetrics,
             ]),
         test("ApusTracingTests", ["ApusCore", "ApusTracing", tracing]),

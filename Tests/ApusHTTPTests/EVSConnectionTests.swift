@@ -1,5 +1,7 @@
 import ApusCore
 import ApusHTTP
+import ApusMedia
+import NIOCore
 import Testing
 
 @Suite("What an EVS device may send when, and what it is answered (docs/evs.md)")
@@ -53,7 +55,7 @@ struct EVSConnectionTests {
     /// The codes of the first error that was sent: the device's and ours.
     private static func codes(_ actions: [Machine.Action]) -> [Int64?] {
         let item = sent(actions).flatMap(\.items).first { $0.name == "system.error" }
-        return item.map { [$0.payload["code"]?.integer, $0.payload["apus_code"]?.integer] } ?? []
+        return item.map { [$0.payload["code"]?.integer, $0.payload["number"]?.integer] } ?? []
     }
 
     private static func say(_ text: String, id: String = "r") -> EVSRequest {
@@ -72,7 +74,8 @@ struct EVSConnectionTests {
         let opened = connection.change { $0.opened(as: "speaker", at: Self.now, seconds: 17, &$1) }
         #expect(
             opened == [
-                .ask(1, .follow), .send(EVSResponses([.init("system.ping", ["timestamp": .number("17")])])),
+                .ask(1, .follow(topic: "commands/own")),
+                .send(EVSResponses([.init("system.ping", ["timestamp": .number("17")])])),
                 .ask(2, .synchronize(context: "")),
             ])
         let both = connection.answer(2, .done)
@@ -169,6 +172,92 @@ struct EVSConnectionTests {
         #expect(Self.call(data)?.1 == .answer(command: "c4", .callbackUnknown))
     }
 
+    private static func audio(_ id: String = "a", _ members: KeyValuePairs<String, JSONValue> = [:]) -> EVSRequest {
+        EVSRequest(
+            name: "recognizer.audio_in", id: id, payload: .object(members.map { .init(name: $0.key, value: $0.value) }))
+    }
+
+    private static let position = FramePosition(epoch: 1, sequence: 7)
+
+    @Test("A sentence that is spoken is published, heard, stopped and answered with the address of the reply")
+    func sound() throws {
+        var connection = Connection.synchronized()
+        let begun = connection.receive(Self.audio(), "s1")
+        #expect(Self.call(begun)?.1 == .follow(topic: "dialogs/speaker") && begun.last == .begin(1))
+        let bytes = ByteBuffer(repeating: 1, count: 640)
+        #expect(connection.change { $0.received(sound: bytes, &$1) } == [.sound(bytes)])
+        let listening = connection.change { $0.began(1, at: Self.position, &$1) }
+        let (call, content) = try #require(Self.call(listening))
+        #expect(content == .listen(id: "s1", Self.position, context: ""))
+        #expect(connection.change { $0.began(1, at: Self.position, &$1) }.isEmpty, "a sentence begins once")
+        #expect(connection.change { $0.heard("other", "x", &$1) }.isEmpty)
+        let heard = connection.change { $0.heard("s1", "help", &$1) }
+        #expect(heard.last == .silence)
+        #expect(
+            Self.sent(heard).first?.items.map(\.name) == ["recognizer.intermediate_text", "recognizer.stop_capture"])
+        #expect(Self.sent(heard).first?.isLast == false)
+        #expect(connection.change { $0.received(sound: bytes, &$1) }.isEmpty, "the sentence has ended")
+        let turn = Machine.Turn(id: "s1", reply: "Yes.", asks: false)
+        let end = connection.answer(call, .heard(.init(text: "help", turn: turn, address: "https://a/b")))
+        #expect(end.first == .end)
+        let item = try #require(Self.sent(end).first?.items.first)
+        #expect(Self.sent(end)[0].items.count == 1 && item.name == "audio_player.audio_out")
+        #expect(item.payload["url"]?.string == "https://a/b" && item.payload["secure_url"]?.string == "https://a/b")
+        #expect(Self.sent(end)[0].isLast && Self.sent(end)[0].requestID == "a")
+    }
+
+    @Test("Without the change of the dialog, the answer stops the sound; nothing that was heard has no reply")
+    func nothingHeard() throws {
+        var connection = Connection.synchronized()
+        _ = connection.receive(Self.audio())
+        let call = Self.call(connection.change { $0.began(1, at: Self.position, &$1) })?.0
+        let end = connection.answer(call, .heard(.init(text: "", turn: nil, address: nil)))
+        #expect(Self.sent(end).first?.items.map(\.name) == ["recognizer.stop_capture"])
+        // A device that ends its sound itself need not be stopped.
+        _ = connection.receive(Self.audio("b", ["enable_vad": .bool(false)]))
+        #expect(connection.change { $0.soundEnded(&$1) } == [.silence])
+        #expect(connection.change { $0.soundEnded(&$1) }.isEmpty)
+        let second = Self.call(connection.change { $0.began(2, at: Self.position, &$1) })?.0
+        let silent = connection.answer(second, .heard(.init(text: "", turn: nil, address: nil)))
+        #expect(Self.sent(silent).map(\.items) == [[]])
+    }
+
+    @Test("A sentence that is withdrawn, replaced or without a microphone is answered, and its call is cancelled")
+    func withdrawn() throws {
+        var connection = Connection.synchronized()
+        _ = connection.receive(Self.audio("a"))
+        let (call, _) = try #require(Self.call(connection.change { $0.began(1, at: Self.position, &$1) }))
+        let cancelled = connection.change { $0.soundCancelled(&$1) }
+        #expect(cancelled.starts(with: [.cancel(call), .end]) && Self.call(cancelled)?.1 == .stop)
+        #expect(Self.sent(cancelled).map(\.requestID) == ["a"] && Self.sent(cancelled)[0].items.isEmpty)
+        #expect(connection.answer(call, .done).isEmpty)
+        #expect(connection.change { $0.soundCancelled(&$1) }.isEmpty)
+        _ = connection.receive(Self.audio("b"))
+        let replaced = connection.receive(Self.audio("c"))
+        #expect(Self.sent(replaced).map(\.requestID) == ["b"] && replaced.last == .begin(3))
+        let failed = connection.change { $0.microphoneFailed(ApusError(.kicked), &$1) }
+        #expect(Self.sent(failed).map(\.requestID) == ["c"] && Self.codes(failed) == [400, 12003])
+        #expect(Self.codes(connection.receive(Self.audio("d", ["format": .string("OPUS")]))) == [400, 21031])
+        #expect(Self.codes(connection.receive(Self.audio("e", ["profile": .string("EVALUATE")]))) == [400, 21030])
+    }
+
+    @Test("Sound that comes before the session is open waits for it, within its bound")
+    func earlySound() throws {
+        var connection = Connection()
+        _ = connection.change { $0.connected(token: "t", &$1) }
+        _ = connection.receive(Self.audio())
+        for _ in 0..<120 {
+            #expect(connection.change { $0.received(sound: ByteBuffer(repeating: 1, count: 640), &$1) }.isEmpty)
+        }
+        #expect(connection.change { $0.soundEnded(&$1) }.isEmpty)
+        _ = connection.change { $0.opened(as: "speaker", at: Self.now, seconds: 1, &$1) }
+        let begun = connection.answer(2, .done)
+        #expect(
+            begun.suffix(3) == [.begin(1), .sound(ByteBuffer(repeating: 1, count: 64_000)), .silence], "\(begun.count)"
+        )
+        #expect(connection.change { $0.received(sound: ByteBuffer(repeating: 1, count: 640), &$1) }.isEmpty)
+    }
+
     @Test("A ping with the time comes every two minutes")
     func pings() {
         var connection = Connection.synchronized()
@@ -213,72 +302,5 @@ struct EVSConnectionTests {
         }
         #expect(EVSRequest.token("bearer abc") == "abc" && EVSRequest.token("abc") == "abc")
         #expect(EVSRequest.token("Bearer ") == "Bearer ")
-    }
-
-    @Test(
-        "In 100,000 random steps each request is answered once, and the bounds hold",
-        arguments: 1...4 as ClosedRange<UInt64>)
-    func random(seed: UInt64) {
-        var random = SeededRandom(seed: seed)
-        let limits = Machine.Limits()
-        var answered = 0
-        for _ in 0..<500 {
-            var connection = Connection()
-            var calls: [UInt32: Machine.Call] = [:]
-            var open: Set<String> = []
-            var (lastRequest, isSigningIn, isOpen, isClosed) = (0, false, false, false)
-            func apply(_ actions: [Machine.Action]) {
-                for action in actions {
-                    #expect(!isClosed, "nothing follows the end")
-                    switch action {
-                    case .signIn:
-                        #expect(!isSigningIn && !isOpen)
-                        isSigningIn = true
-                    case .ask(let id, let call):
-                        #expect(isOpen && calls[id] == nil)
-                        calls[id] = call
-                    case .send(let responses):
-                        guard !responses.requestID.isEmpty else { break }
-                        #expect(open.remove(responses.requestID) != nil && responses.isLast, "an answer too many")
-                        answered += 1
-                    case .close:
-                        isClosed = true
-                        open = []
-                    }
-                }
-            }
-            for _ in 0..<50 {
-                switch Int.random(in: 0..<10, using: &random) {
-                case 0: apply(connection.change { $0.connected(token: Bool.random(using: &random) ? "t" : nil, &$1) })
-                case 1 where isSigningIn:
-                    (isSigningIn, isOpen) = (false, true)
-                    apply(connection.change { $0.opened(as: "speaker", at: Self.now, seconds: 1, &$1) })
-                case 2...5 where !isClosed:
-                    lastRequest += 1
-                    var request = Self.say("a", id: "\(lastRequest)")
-                    request.token = Int.random(in: 0..<20, using: &random) == 0 ? nil : "t"
-                    open.insert(request.id)
-                    apply(connection.receive(request))
-                case 6 where isOpen && !isClosed:
-                    apply(
-                        connection.change {
-                            $0.received(command: "c\(lastRequest)", isAction: true, directive: nil, &$1)
-                        })
-                case 7 where !isClosed: apply(connection.change { $0.receivedWrong(ApusError(.malformed), &$1) })
-                default:
-                    guard let id = calls.keys.sorted().randomElement(using: &random) else { break }
-                    let isSay = if case .say = calls[id] { true } else { false }
-                    calls[id] = nil
-                    let answer: Machine.Answer =
-                        Int.random(in: 0..<4, using: &random) == 0
-                        ? .failed(ApusError(.linkLost))
-                        : isSay ? .turn(.init(id: "t", reply: "r", asks: Bool.random(using: &random))) : .done
-                    apply(connection.answer(id, answer))
-                }
-                #expect(isClosed || connection.machine.openCount == open.count)
-                #expect(connection.machine.openCount <= limits.requestsMax)
-            }
-        }
-        #expect(answered > 2000)
     }
 }

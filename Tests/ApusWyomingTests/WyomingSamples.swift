@@ -22,6 +22,10 @@ enum WyomingSamples {
             .transcript(WyomingTranscript(text: "")),
             .transcript(
                 WyomingTranscript(
+                    text: "help", language: "en",
+                    context: [.init(name: "conversation_id", value: .string("01J"))])),
+            .transcript(
+                WyomingTranscript(
                     text: "stop", language: "en",
                     result: WyomingResult(
                         candidates: [.init(text: "stop", score: -0.25), .init(text: "top", score: -1e-9)],

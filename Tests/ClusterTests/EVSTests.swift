@@ -80,7 +80,7 @@ final class EVSDevice {
     /// The codes of an error: the device's and the catalogue's.
     static func codes(_ items: [(name: String, payload: [String: Any])]?) -> [Int] {
         guard let payload = items?.first(where: { $0.name == "system.error" })?.payload else { return [] }
-        return [payload["code"] as? Int ?? 0, payload["apus_code"] as? Int ?? 0]
+        return [payload["code"] as? Int ?? 0, payload["number"] as? Int ?? 0]
     }
 }
 
@@ -182,7 +182,7 @@ struct EVSTests {
             let responses = socket.receive()?["iflyos_responses"] as? [[String: Any]]
             let payload = responses?.first?["payload"] as? [String: Any]
             #expect(socket.receive() == nil, "the connection is closed")
-            return [payload?["code"] as? Int ?? 0, payload?["apus_code"] as? Int ?? 0]
+            return [payload?["code"] as? Int ?? 0, payload?["number"] as? Int ?? 0]
         }
         let app = try cluster.token("--role", "app", "--account", "evs-bad")
         let sync = EVSDevice.request("system.state_sync", id: "1", "{}")
@@ -214,7 +214,8 @@ struct EVSTests {
         #expect(EVSDevice.codes(try device.ask("recognizer.text_in", long)) == [400, 10002])
         #expect(EVSDevice.codes(try device.ask("recognizer.text_in", #"{"query":1}"#)) == [400, 21031])
         device.send(
-            #"{"iflyos_header":{"device":{"device_id":"evs-other"}},"iflyos_request":{"header":{"name":"system.state_sync","request_id":"o"}}}"#
+            #"{"iflyos_header":{"device":{"device_id":"evs-other"}},"#
+                + #""iflyos_request":{"header":{"name":"system.state_sync","request_id":"o"}}}"#
         )
         #expect(EVSDevice.codes(try device.answer(to: "o")) == [403, 12004])
         #expect(try device.say("what time is it")?.hasPrefix("It is ") == true)
@@ -222,5 +223,95 @@ struct EVSTests {
         var isEnded = false
         for _ in 0..<40 where !isEnded { isEnded = device.next() == nil }
         #expect(isEnded, "17 texts that are no requests end the connection")
+    }
+
+    private static func tone(_ sentence: Int) -> [Int16] {
+        let frequency = Double(ScriptedEngine.frequency(sentence))
+        return (0..<4800).map { Int16($0 % 3) }
+            + (0..<11_200).map { Int16(8000 * sin(2 * .pi * frequency * Double($0) / 16_000)) }
+    }
+
+    /// Sends sound in frames of 20 ms, and silence behind it, until the device is to stop.
+    private static func speak(_ samples: [Int16], _ device: EVSDevice, frames: Int) async throws {
+        for index in 0..<frames {
+            let from = min(320 * index, samples.count)
+            var part = Array(samples[from..<min(from + 320, samples.count)])
+            part += Array(repeating: 0, count: 320 - part.count)
+            device.send(part.flatMap { [UInt8(truncatingIfNeeded: $0), UInt8(truncatingIfNeeded: $0 >> 8)] })
+            try await Task.sleep(for: .milliseconds(20))
+        }
+    }
+
+    @Test("A device is spoken to: the end is found, and the reply is fetched from its address, sample by sample")
+    func spoken() async throws {
+        let engine = try ScriptedEngine(["what time is it", "what day is it"])
+        let cluster = try Cluster(
+            nodes: 2, basePort: 24_960, environment: ["APUS_SPEECH_PROVIDERS": "unix:\(engine.path)"])
+        defer {
+            cluster.down()
+            engine.end()
+        }
+        let app = try cluster.session(node: 2, token: try cluster.token("--role", "app", "--account", "local"))
+        defer { app.close() }
+        let device = try EVSDevice(cluster, "evs-ear", node: 1, account: "local")
+        #expect(try device.ask("system.state_sync").isEmpty)
+        let box = DeviceID(unchecked: "evs-ear")
+        for (sentence, text) in ["what time is it", "what day is it"].enumerated() {
+            let id = "audio-\(sentence)"
+            device.send(EVSDevice.request("recognizer.audio_in", id: id, "{}"))
+            try await Self.speak(Self.tone(sentence), device, frames: 100)
+            let items = try device.answer(to: id)
+            #expect(
+                items.map(\.name) == [
+                    "recognizer.intermediate_text", "recognizer.stop_capture", "audio_player.audio_out",
+                ], "\(items)")
+            #expect(items.first?.payload["text"] as? String == text)
+            let reply = try #require(EVSDevice.reply(items))
+            let url = try #require(items.last?.payload["url"] as? String)
+            let path = String(url.drop { $0 != "/" }.dropFirst(2).drop { $0 != "/" })
+            #expect(url.hasPrefix("http://localhost:\(cluster.httpPort(1))/v1/evs/replies/"))
+            let http = try #require(PlainHTTP(port: cluster.httpPort(1)))
+            #expect(http.send("GET \(path) HTTP/1.1\r\nHost: a\r\n\r\n"))
+            let head = try #require(http.readHead())
+            #expect(head.hasPrefix("HTTP/1.1 200") && head.lowercased().contains("content-type: audio/wav"), "\(head)")
+            let header = try #require(http.read(44))
+            #expect(String(decoding: header[..<4], as: UTF8.self) == "RIFF")
+            let expected = ScriptedEngine.reply(reply)
+            let count = Int(header[40]) | Int(header[41]) << 8 | Int(header[42]) << 16
+            // The length is that of the answer, in whole milliseconds.
+            #expect(abs(count / 2 - expected.count) <= ScriptedEngine.sampleRate / 1000)
+            let sound = try #require(http.read(count))
+            let samples = (0..<count / 2).map {
+                Int16(truncatingIfNeeded: Int(sound[2 * $0]) | Int(sound[2 * $0 + 1]) << 8)
+            }
+            #expect(samples == Array(expected.prefix(samples.count)))
+            let finished =
+                #"{"type":"FINISHED","resource_id":"\#(items.last?.payload["resource_id"] as? String ?? "")"}"#
+            #expect(try device.ask("audio_player.tts.progress_sync", finished).isEmpty)
+            #expect(try await app.dialog(of: box).phase == .idle)
+        }
+        #expect(PlainHTTP(port: cluster.httpPort(1))?.exchange("GET", "/v1/evs/replies/00", token: "")?.status == 404)
+
+        // A device that ends its sound itself, faster than it was said.
+        device.send(EVSDevice.request("recognizer.audio_in", id: "own", #"{"enable_vad":false}"#))
+        let all = Self.tone(1).flatMap { [UInt8(truncatingIfNeeded: $0), UInt8(truncatingIfNeeded: $0 >> 8)] }
+        for from in stride(from: 0, to: all.count, by: 6400) {
+            device.send(Array(all[from..<min(from + 6400, all.count)]))
+        }
+        device.send("__END__")
+        let own = try device.answer(to: "own")
+        #expect(
+            own.map(\.name) == ["recognizer.intermediate_text", "audio_player.audio_out"]
+                && EVSDevice.reply(own)?.hasPrefix("Today is") == true)
+
+        // What is withdrawn, and what nobody has said.
+        device.send(EVSDevice.request("recognizer.audio_in", id: "withdrawn", "{}"))
+        try await Self.speak([], device, frames: 10)
+        device.send("__CANCEL__")
+        #expect(try device.answer(to: "withdrawn").isEmpty)
+        try await eventually("the dialog is idle") { try await app.dialog(of: box).phase == .idle }
+        device.send(EVSDevice.request("recognizer.audio_in", id: "format", #"{"format":"OPUS"}"#))
+        #expect(EVSDevice.codes(try device.answer(to: "format")) == [400, 21031])
+        #expect(try device.say("help")?.isEmpty == false)
     }
 }

@@ -33,6 +33,7 @@ struct CorpusTests {
         Decoder(name: "http", fuzz: fuzzHttp),
         Decoder(name: "replica", fuzz: fuzzReplica),
         Decoder(name: "wyoming", fuzz: fuzzWyoming),
+        Decoder(name: "evs", fuzz: fuzzEvs),
     ]
 
     @Test("A decoder takes every input of its corpus, whole and cut at every byte", arguments: decoders)

@@ -95,5 +95,7 @@ final class ClientTexts: WebSocketDialect {
 
     func goodbye(_ error: ApusError) -> String { "{\"goodbye\":\(Problem(error).json.text)}" }
 
+    func confirmed() {}
+
     func closed() {}
 }

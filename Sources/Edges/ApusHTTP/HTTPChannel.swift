@@ -108,9 +108,16 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
                         NIOWebSocketFrameAggregator(
                             minNonFinalFragmentSize: 0, maxAccumulatedFrameCount: 64,
                             maxAccumulatedFrameSize: configuration.bodyByteCountMax))
-                    try pipeline.addHandler(webSockets.connection(on: channel, head))
+                    try pipeline.addHandler(webSockets.connection(on: channel, dialect(head, webSockets)))
                     return .webSocket
                 }
             })
+    }
+
+    /// What the messages of a WebSocket mean, by its address.
+    private func dialect(_ head: HTTPRequestHead, _ webSockets: WebSockets) -> any WebSocketDialect {
+        guard WebSockets.isEmbedded(head.uri) else { return ClientTexts() }
+        return EVSDialect(
+            head, isSecure: certificate != nil, media: webSockets.clients.media, replies: webSockets.replies)
     }
 }

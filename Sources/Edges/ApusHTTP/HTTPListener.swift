@@ -16,8 +16,8 @@ import Glibc
 import Musl
 #endif
 
-/// The HTTP listener. It serves the services' requests over REST and WebSocket (`/v1/…`, `/v1/ws`), and `/healthz`,
-/// `/metrics`, `/v1/status` and `/v1/admin/…` for operators and their tools.
+/// The HTTP listener. It serves the services' requests over REST and WebSocket (`/v1/…`, `/v1/ws`), EVS (`/v1/evs`),
+/// and `/healthz`, `/metrics`, `/v1/status` and `/v1/admin/…` for operators and their tools.
 /// A service: ``run()`` binds and serves. On graceful shutdown it finishes requests in progress. Tokens are accepted
 /// over TLS from anywhere, and by default over plain HTTP only from this machine.
 ///
@@ -79,8 +79,11 @@ package struct HTTPListener: Service {
             connectionsMax: configuration.connectionsMax, timeout: configuration.requestTimeout,
             requestTimeoutMax: sources.clients?.services.configuration.requestTimeoutMax ?? .zero)
         let application = Application(
-            responder: HTTPRoutes(sources: sources, configuration: configuration, logger: logger, limited: limited)
-                .responder(),
+            responder: HTTPRoutes(
+                sources: sources, configuration: configuration, logger: logger, limited: limited,
+                replies: webSockets?.replies
+            )
+            .responder(),
             server: HTTPServerBuilder { [configuration, certificate, webSockets, executors] responder in
                 HTTPChannel(
                     responder: responder, configuration: configuration, certificate: certificate,

@@ -12,11 +12,18 @@ package struct HTTPRoutes: Sendable {
     private let configuration: HTTPConfiguration
     private let logger: Logger
     private let limited: LogLimiter
+    private let replies: EVSReplies?
     private let metrics = RequestMetrics()
 
-    /// - Parameter limited: for messages that unauthenticated clients can cause.
-    package init(sources: HTTPSources, configuration: HTTPConfiguration, logger: Logger, limited: LogLimiter) {
+    /// - Parameters:
+    ///   - limited: for messages that unauthenticated clients can cause.
+    ///   - replies: of EVS devices; nil: this listener has none.
+    package init(
+        sources: HTTPSources, configuration: HTTPConfiguration, logger: Logger, limited: LogLimiter,
+        replies: EVSReplies? = nil
+    ) {
         self.sources = sources
+        self.replies = replies
         self.configuration = configuration
         self.logger = logger
         self.limited = limited
@@ -83,16 +90,19 @@ package struct HTTPRoutes: Sendable {
         }
         if sources.clients?.webSockets != nil {
             // Reached by requests that have not become a WebSocket.
-            router.get("v1/ws") { _, _ in
-                Problem(
-                    ApusError(
-                        .tooManyConnections,
-                        "a WebSocket needs an upgrade (RFC 6455), TLS or a client of this machine, and a free place"
-                    ),
-                    .serviceUnavailable
-                ).response
+            for path in WebSockets.addresses {
+                router.get(RouterPath(path)) { _, _ in
+                    Problem(
+                        ApusError(
+                            .tooManyConnections,
+                            "a WebSocket needs an upgrade (RFC 6455), TLS or a client of this machine, and a free place"
+                        ),
+                        .serviceUnavailable
+                    ).response
+                }
             }
         }
+        replies?.add(to: router)
         if let api = sources.clients?.services.api {
             // Making them takes an eighth of the time in which a node starts.
             let open = FirstUse { OpenAPIDocument(api).text }

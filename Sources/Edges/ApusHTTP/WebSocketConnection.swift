@@ -42,6 +42,8 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
     private var timer: Scheduled<Void>?
     private var events: ClientEventQueue
     private let hasEnded = Atomic(false)
+    /// The owner of the identity has confirmed the session as the newest.
+    private(set) var isConfirmed = false
     private lazy var calls = ClientCalls(
         service.clients.services, on: eventLoop, spawn: { [service, executor] in service.run(executor, $0) },
         answer: { [weak self] id, result in
@@ -179,6 +181,7 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
                 return close(ApusError(.tooManyConnections, "the account has reached its share of connections"))
             }
             state = .open(opened.session)
+            isConfirmed = isConfirmed || opened.isConfirmed
             service.sessions.chosen(opened.session, link: self)
             perform { connection throws(ApusError) in
                 try connection.dialect.opened(opened.session, opened.welcome, on: connection)
@@ -207,6 +210,9 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
     }
 
     func cancel(_ id: UInt32) { calls.cancelled(id) }
+
+    /// Runs work of the connection.
+    func spawn(_ body: @escaping @Sendable () async -> Void) { service.run(executor, body) }
 
     /// The kind of an event; nil if this node does not have it.
     func kind(of event: ClientEventFrame) -> ClientEventKind? { service.clients.services.api.event(number: event.type) }
@@ -291,8 +297,13 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
 extension WebSocketConnection: ClientLink {
     func end(_ error: ApusError) { eventLoop.execute { [self] in close(error) } }
 
-    /// No request here waits for the confirmation: only publishing does.
-    func confirmed() {}
+    /// Only publishing waits for the confirmation.
+    func confirmed() {
+        eventLoop.execute { [self] in
+            isConfirmed = true
+            dialect.confirmed()
+        }
+    }
 
     func presenceChanged(_ device: DeviceID, _ presence: Presence) { send([.presence(device, presence)]) }
 }

@@ -24,6 +24,8 @@ protocol WebSocketDialect: AnyObject {
     func looked(at now: MonotonicTime, on connection: WebSocketConnection)
     /// The text that is sent before the connection is closed with an error.
     func goodbye(_ error: ApusError) -> String
+    /// The session is the newest of its identity: it may publish.
+    func confirmed()
     /// The connection is closed. Nothing follows.
     func closed()
 }

@@ -7,8 +7,12 @@ package import ApusSessions
 package struct OpenedWebSocket: Sendable {
     package var session: Session
     package var welcome: ClientWelcome
+    /// As ``ApusSessions/OpenedSession/isConfirmed``.
+    package var isConfirmed: Bool
 
-    package init(session: Session, welcome: ClientWelcome) { (self.session, self.welcome) = (session, welcome) }
+    package init(session: Session, welcome: ClientWelcome, isConfirmed: Bool = false) {
+        (self.session, self.welcome, self.isConfirmed) = (session, welcome, isConfirmed)
+    }
 }
 
 /// The sessions of WebSockets. A port, so that tests need no cluster.
@@ -31,7 +35,9 @@ struct NodeWebSocketSessions: WebSocketSessions {
     let welcome: @Sendable (OpenedSession) -> ClientWelcome
 
     func open(_ hello: ClientHello, link: any ClientLink) async -> Result<OpenedWebSocket, ApusError> {
-        await sessions.open(hello, link: link).map { OpenedWebSocket(session: $0.session, welcome: welcome($0)) }
+        await sessions.open(hello, link: link).map {
+            OpenedWebSocket(session: $0.session, welcome: welcome($0), isConfirmed: $0.isConfirmed)
+        }
     }
 
     func chosen(_ session: Session, link: any ClientLink) { sessions.chosen(session, link: link) }

@@ -6,7 +6,6 @@ import ApusTransport
 import CoreMetrics
 import Logging
 import NIOCore
-import NIOHTTP1
 import Synchronization
 
 /// The WebSockets of one listener: their limit, their tasks and their shutdown (D17).
@@ -17,6 +16,8 @@ final class WebSockets: Sendable {
     let sessions: any WebSocketSessions
     let configuration: HTTPConfiguration
     let limited: LogLimiter
+    /// Of EVS devices.
+    let replies = EVSReplies()
     private let executors: LoopExecutors
     private let state: Mutex<State>
     private let work: AsyncStream<Piece>
@@ -60,20 +61,23 @@ final class WebSockets: Sendable {
 
     /// The addresses of EVS (docs/evs.md): ours, and the one that the vendor's devices have built in.
     private static let embeddedPaths = ["/v1/evs", "/embedded/v1"]
+    static let addresses = ["/v1/ws"] + embeddedPaths
 
     /// True if an upgrade of this address makes a WebSocket.
     static func isAddress(_ uri: String) -> Bool {
         let path = uri.prefix { $0 != "?" }
-        return path.elementsEqual("/v1/ws") || embeddedPaths.contains { path.elementsEqual($0) }
+        return addresses.contains { path.elementsEqual($0) }
     }
 
-    /// - Parameter head: of the upgrade.
-    func connection(on channel: any Channel, _ head: HTTPRequestHead) -> WebSocketConnection {
-        let path = head.uri.prefix { $0 != "?" }
-        let isEmbedded = Self.embeddedPaths.contains { path.elementsEqual($0) }
+    /// True for an address of EVS.
+    static func isEmbedded(_ uri: String) -> Bool {
+        let path = uri.prefix { $0 != "?" }
+        return embeddedPaths.contains { path.elementsEqual($0) }
+    }
+
+    func connection(on channel: any Channel, _ dialect: any WebSocketDialect) -> WebSocketConnection {
         let connection = WebSocketConnection(
-            self, channel: channel, executor: executors.executor(of: channel.eventLoop),
-            dialect: isEmbedded ? EVSDialect(head) : ClientTexts())
+            self, channel: channel, executor: executors.executor(of: channel.eventLoop), dialect: dialect)
         let (count, closed) = state.withLock { state in
             state.open[ObjectIdentifier(connection)] = connection
             return (state.open.count, state.places.add(connection, at: .now()))

@@ -46,8 +46,8 @@ package struct WyomingServerConnection: Sendable {
 /// A listener for clients of the Wyoming protocol, at a unix socket of this user or at a loopback address: the protocol
 /// has no authentication and no encryption.
 ///
-/// Bounded: as many connections as its maker says, of which each holds one event that is not complete. A connection that breaks
-/// the protocol, or that does not read what is sent to it, gets an `error` and is closed.
+/// Bounded: as many connections as its maker says, of which each holds one event that is not complete. A connection
+/// that breaks the protocol, or that does not read what is sent to it, gets an `error` and is closed.
 ///
 /// Concurrency model: any thread.
 package final class WyomingListener: Sendable {

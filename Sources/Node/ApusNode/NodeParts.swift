@@ -127,7 +127,7 @@ final class NodeParts: Sendable {
         let report = NodeReport(
             configuration: configuration, relayAddress: configuration.relayAddress(), relay: relay,
             relayMesh: relayMesh, cluster: cluster, replicas: replicas, drain: drain, channels: channels,
-            gateway: gateway, sessions: sessions, clients: clients,
+            gateway: gateway, media: HTTPMedia(access: media, group: group), sessions: sessions, clients: clients,
             authorization: try context.ports.one(DeviceAuthorizationService.self), conditions: conditions)
         http = try HTTPListener(
             configuration: configuration.httpListener, sources: report.sources(metrics: metrics), group: httpGroup,

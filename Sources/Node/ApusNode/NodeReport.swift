@@ -27,6 +27,7 @@ struct NodeReport: Sendable {
     let drain: NodeDrain
     let channels: ChannelService
     let gateway: Gateway
+    let media: HTTPMedia
     let sessions: SessionService
     let clients: ClientServices
     let authorization: DeviceAuthorizationService
@@ -52,7 +53,7 @@ struct NodeReport: Sendable {
             isValid: { [sessions] session throws(ApusError) in try sessions.checkBearer(session) },
             generation: { [sessions] in sessions.keyGeneration })
         return HTTPClients(
-            services: clients, sessions: sessions, authorization: authorization,
+            services: clients, sessions: sessions, authorization: authorization, media: media,
             session: { token throws(ApusError) in try cache.session(token) },
             welcome: { [cluster] opened in
                 ClientWelcome.with {

@@ -2,6 +2,7 @@ import ApusClientAPI
 import ApusContract
 import ApusCore
 import ApusCrypto
+import ApusMedia
 import ApusSessions
 import Foundation
 import NIOCore
@@ -15,16 +16,37 @@ import SwiftProtobuf
 final class EVSDialect: WebSocketDialect {
     /// Of the upgrade; nil: it had none.
     private let token: String?
+    /// The beginning of the addresses of replies; nil: the upgrade had no host.
+    private let base: String?
+    /// Nil: this node has no media.
+    private let media: HTTPMedia?
+    private let replies: EVSReplies
     private var machine = EVSConnectionStateMachine()
+    private var sound: EVSSound?
 
-    /// How long a sentence may take.
-    private static let sentenceTime = Duration.seconds(20)
+    /// How long a sentence may take: one that was typed, and one that is spoken.
+    private static let sentenceTime = (typed: Duration.seconds(20), spoken: Duration.seconds(40))
+    private static let hostByteCountMax = 255
 
-    /// - Parameter head: of the upgrade. The token is in the header `Authorization`, or in the query, as the vendor's
-    ///   devices have it.
-    init(_ head: HTTPRequestHead) {
+    /// - Parameters:
+    ///   - head: of the upgrade. The token is in the header `Authorization`, or in the query, as the vendor's devices
+    ///     have it.
+    ///   - isSecure: the connection has TLS.
+    init(_ head: HTTPRequestHead, isSecure: Bool, media: HTTPMedia?, replies: EVSReplies) {
         let query = head.uri.split(separator: "?", maxSplits: 1).dropFirst().first.map { Array($0.utf8) } ?? []
         token = head.headers["authorization"].first.map(EVSRequest.token) ?? (try? FormFields(query))?["token"]
+        base = head.headers["host"].first.flatMap { Self.isHost($0) ? (isSecure ? "https://" : "http://") + $0 : nil }
+        (self.media, self.replies) = (media, replies)
+    }
+
+    /// True for what may stand in an address (RFC 3986 §3.2.2).
+    private static func isHost(_ text: String) -> Bool {
+        (1...hostByteCountMax).contains(text.utf8.count)
+            && text.utf8.allSatisfy { byte in
+                let scalar = Unicode.Scalar(byte)
+                return scalar.properties.isAlphabetic && scalar.isASCII
+                    || "0123456789.-_:[]".unicodeScalars.contains(scalar)
+            }
     }
 
     // MARK: - The connection
@@ -39,14 +61,17 @@ final class EVSDialect: WebSocketDialect {
             case .request(let request):
                 let sentence = Self.sentence(request.id)
                 change(connection) { $0.received(request, sentence: sentence, &$1) }
-            case .soundEnded, .soundCancelled: break
+            case .soundEnded: change(connection) { $0.soundEnded(&$1) }
+            case .soundCancelled: change(connection) { $0.soundCancelled(&$1) }
             }
         } catch {
             change(connection) { $0.receivedWrong(error, &$1) }
         }
     }
 
-    func received(binary bytes: ByteBuffer, on connection: WebSocketConnection) {}
+    func received(binary bytes: ByteBuffer, on connection: WebSocketConnection) {
+        change(connection) { $0.received(sound: bytes, &$1) }
+    }
 
     func opened(_ session: Session, _ welcome: ClientWelcome, on connection: WebSocketConnection) throws(ApusError) {
         guard let device = session.device else { throw ApusError(.notAllowed, "the token is not one of a device") }
@@ -66,6 +91,12 @@ final class EVSDialect: WebSocketDialect {
     }
 
     func received(_ event: ClientEventFrame, on connection: WebSocketConnection) {
+        if event.type == ClientDialogChanged.info.number {
+            guard let change = try? ClientDialogChanged(serializedBytes: event.message),
+                change.phases.contains(.thinking)
+            else { return }
+            return self.change(connection) { $0.heard(change.turn.id, change.turn.text, &$1) }
+        }
         guard event.type == ClientCommandDelivery.info.number,
             let delivery = try? ClientCommandDelivery(serializedBytes: event.message)
         else { return }
@@ -88,9 +119,12 @@ final class EVSDialect: WebSocketDialect {
         EVSResponses([EVSConnectionStateMachine.item(error)]).text
     }
 
+    func confirmed() { sound?.sessionConfirmed() }
+
     func closed() {
         machine.closed()
-        asked = [:]
+        sound?.closed()
+        (asked, sound) = ([:], nil)
     }
 
     // MARK: - Actions
@@ -113,18 +147,63 @@ final class EVSDialect: WebSocketDialect {
                         ($0.token, $0.agent, $0.instance) = (token, "evs", .random(in: 1 ... .max))
                     })
             case .ask(let id, let call): ask(id, call, connection)
+            case .cancel(let id):
+                asked[id] = nil
+                connection.cancel(id)
+            case .begin(let sentence): begin(sentence, connection)
+            case .sound(let bytes): sound?.add(bytes)
+            case .silence: sound?.addSilence()
+            case .end: sound?.end()
             case .send(let responses): connection.write(responses.text)
             case .close(let error): connection.close(error)
             }
         }
     }
 
+    private func begin(_ sentence: Int, _ connection: WebSocketConnection) {
+        guard case .open(let session) = connection.state, let device = session.device, let media else {
+            return change(connection) { $0.microphoneFailed(ApusError(.unavailable, "this node has no media"), &$1) }
+        }
+        if sound == nil {
+            let bound = NIOLoopBound(self, eventLoop: connection.eventLoop)
+            let streams = EVSStreams(
+                media.access, session, of: device, on: media.group.next(), isConfirmed: connection.isConfirmed,
+                spawn: { connection.spawn($0) },
+                onBegin: { sentence, position in
+                    connection.eventLoop.execute {
+                        bound.value.change(connection) { $0.began(sentence, at: position, &$1) }
+                    }
+                },
+                onFailure: { error in
+                    connection.eventLoop.execute {
+                        bound.value.change(connection) { $0.microphoneFailed(error, &$1) }
+                    }
+                })
+            // Until the connection is closed, the two refer to each other.
+            sound = EVSSound(streams, replies: replies)
+        }
+        sound?.begin(sentence)
+    }
+
     private func ask(_ id: UInt32, _ call: EVSConnectionStateMachine.Call, _ connection: WebSocketConnection) {
         guard case .open(let session) = connection.state, let device = session.device?.rawValue else { return }
         do throws(ApusError) {
             switch call {
-            case .follow:
-                try send(id, ClientSubscribeRequest.with { $0.topic = "commands/own" }, session, connection)
+            case .follow(let topic):
+                try send(id, ClientSubscribeRequest.with { $0.topic = topic }, session, connection)
+            case .stop:
+                try send(id, ClientStopDialogRequest.with { $0.device = device }, session, connection)
+            case .listen(let sentence, let position, let context):
+                let request = ClientListenRequest.with {
+                    ($0.id, $0.context) = (sentence, context)
+                    ($0.epoch, $0.sequence) = (position.epoch, position.sequence)
+                }
+                asked[id] = { [weak self] bytes in
+                    guard let response = try? ClientListenResponse(serializedBytes: Array(bytes.readableBytesView))
+                    else { return .failed(ApusError(.internalFailure)) }
+                    return .heard(self?.heard(response) ?? .init(text: response.heard, turn: nil, address: nil))
+                }
+                try send(id, request, session, connection, time: Self.sentenceTime.spoken)
             case .synchronize(let context):
                 try send(id, ClientSynchronizeDialogRequest.with { $0.context = context }, session, connection)
             case .say(let sentence, let text, let context):
@@ -135,9 +214,9 @@ final class EVSDialect: WebSocketDialect {
                     guard let turn = try? ClientDialogTurn(serializedBytes: Array(bytes.readableBytesView)) else {
                         return .failed(ApusError(.internalFailure))
                     }
-                    return .turn(.init(id: turn.id, reply: turn.reply, asks: turn.outcome == .asked))
+                    return .turn(.init(turn))
                 }
-                try send(id, request, session, connection, time: Self.sentenceTime)
+                try send(id, request, session, connection, time: Self.sentenceTime.typed)
             case .event(let event, let payload, let context):
                 let request = ClientSendDialogEventRequest.with {
                     ($0.id, $0.name, $0.payload, $0.context) = (event, "Custom", payload, context)
@@ -158,6 +237,15 @@ final class EVSDialect: WebSocketDialect {
         }
     }
 
+    private func heard(_ response: ClientListenResponse) -> EVSConnectionStateMachine.Heard {
+        var address: String?
+        if response.replyMs > 0, let base, let sound {
+            address = base + sound.address(milliseconds: Int(response.replyMs))
+        }
+        return .init(
+            text: response.heard, turn: response.turn.id.isEmpty ? nil : .init(response.turn), address: address)
+    }
+
     private func send<M: ClientRequestMessage>(
         _ id: UInt32, _ message: M, _ session: Session, _ connection: WebSocketConnection, time: Duration? = nil
     ) throws(ApusError) {
@@ -171,5 +259,11 @@ final class EVSDialect: WebSocketDialect {
             return Hexadecimal.text((0..<16).map { _ in UInt8.random(in: .min ... .max) })
         }
         return Hexadecimal.text(SHA256.hash(data: Array("evs \(request)".utf8)).prefix(16))
+    }
+}
+
+extension EVSConnectionStateMachine.Turn {
+    fileprivate init(_ turn: ClientDialogTurn) {
+        self.init(id: turn.id, reply: turn.reply, asks: turn.outcome == .asked)
     }
 }

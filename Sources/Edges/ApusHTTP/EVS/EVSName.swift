@@ -6,6 +6,7 @@ package enum EVSName: String {
     case stateSync = "system.state_sync"
     case exception = "system.exception"
     case textIn = "recognizer.text_in"
+    case audioIn = "recognizer.audio_in"
     /// An addition of this project: the same name as that of custom responses.
     case customEvent = "interceptor.custom"
     case speechProgress = "audio_player.tts.progress_sync"
@@ -16,6 +17,10 @@ package enum EVSName: String {
     package static let error = "system.error"
     package static let custom = "interceptor.custom"
     package static let audioOut = "audio_player.audio_out"
+    package static let intermediateText = "recognizer.intermediate_text"
+    package static let stopCapture = "recognizer.stop_capture"
+    /// The format of sound.
+    package static let format = "AUDIO_L16_RATE_16000_CHANNELS_1"
     package static let expectReply = "recognizer.expect_reply"
 
     /// The code of an error that devices react to. From 500 on they end what they record.

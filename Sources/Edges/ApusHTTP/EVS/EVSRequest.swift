@@ -1,7 +1,7 @@
 package import ApusCore
 
-/// A text of an EVS device: a request with its header and the device's context, or one of two bare words about the sound
-/// that it sends (docs/evs.md).
+/// A text of an EVS device: a request with its header and the device's context, or one of two bare words about the
+/// sound that it sends (docs/evs.md).
 ///
 /// Pure value.
 package enum EVSText: Equatable, Sendable {
