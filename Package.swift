@@ -307,7 +307,8 @@ let package = Package(
             [
                 "ApusCore", "ApusCrypto", "ApusTracing", "ApusListener", "ApusContract", "ApusTLS", "ApusTraversal",
                 "ApusMedia", "ApusTransport", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI",
-                "ApusMediaAccess", "ApusDeviceAuthorization", hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, nioHTTP1, nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf,
+                "ApusMediaAccess", "ApusDeviceAuthorization", hummingbird, hummingbirdCore, httpTypes, nioCore,
+                nioPosix, nioHTTP1, nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf,
                 lifecycle, log, coreMetrics,
             ]),
 

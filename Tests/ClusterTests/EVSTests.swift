@@ -242,6 +242,21 @@ struct EVSTests {
         }
     }
 
+    /// The samples of a reply at its address.
+    private static func fetch(_ url: String, _ cluster: Cluster) throws -> [Int16] {
+        let path = String(url.drop { $0 != "/" }.dropFirst(2).drop { $0 != "/" })
+        #expect(url.hasPrefix("http://localhost:\(cluster.httpPort(1))/v1/evs/replies/"))
+        let http = try #require(PlainHTTP(port: cluster.httpPort(1)))
+        #expect(http.send("GET \(path) HTTP/1.1\r\nHost: a\r\n\r\n"))
+        let head = try #require(http.readHead())
+        #expect(head.hasPrefix("HTTP/1.1 200") && head.lowercased().contains("content-type: audio/wav"), "\(head)")
+        let header = try #require(http.read(44))
+        #expect(String(decoding: header[..<4], as: UTF8.self) == "RIFF")
+        let count = Int(header[40]) | Int(header[41]) << 8 | Int(header[42]) << 16
+        let sound = try #require(http.read(count))
+        return (0..<count / 2).map { Int16(truncatingIfNeeded: Int(sound[2 * $0]) | Int(sound[2 * $0 + 1]) << 8) }
+    }
+
     @Test("A device is spoken to: the end is found, and the reply is fetched from its address, sample by sample")
     func spoken() async throws {
         let engine = try ScriptedEngine(["what time is it", "what day is it"])
@@ -268,22 +283,9 @@ struct EVSTests {
             #expect(items.first?.payload["text"] as? String == text)
             let reply = try #require(EVSDevice.reply(items))
             let url = try #require(items.last?.payload["url"] as? String)
-            let path = String(url.drop { $0 != "/" }.dropFirst(2).drop { $0 != "/" })
-            #expect(url.hasPrefix("http://localhost:\(cluster.httpPort(1))/v1/evs/replies/"))
-            let http = try #require(PlainHTTP(port: cluster.httpPort(1)))
-            #expect(http.send("GET \(path) HTTP/1.1\r\nHost: a\r\n\r\n"))
-            let head = try #require(http.readHead())
-            #expect(head.hasPrefix("HTTP/1.1 200") && head.lowercased().contains("content-type: audio/wav"), "\(head)")
-            let header = try #require(http.read(44))
-            #expect(String(decoding: header[..<4], as: UTF8.self) == "RIFF")
-            let expected = ScriptedEngine.reply(reply)
-            let count = Int(header[40]) | Int(header[41]) << 8 | Int(header[42]) << 16
+            let (samples, expected) = (try Self.fetch(url, cluster), ScriptedEngine.reply(reply))
             // The length is that of the answer, in whole milliseconds.
-            #expect(abs(count / 2 - expected.count) <= ScriptedEngine.sampleRate / 1000)
-            let sound = try #require(http.read(count))
-            let samples = (0..<count / 2).map {
-                Int16(truncatingIfNeeded: Int(sound[2 * $0]) | Int(sound[2 * $0 + 1]) << 8)
-            }
+            #expect(abs(samples.count - expected.count) <= ScriptedEngine.sampleRate / 1000)
             #expect(samples == Array(expected.prefix(samples.count)))
             let finished =
                 #"{"type":"FINISHED","resource_id":"\#(items.last?.payload["resource_id"] as? String ?? "")"}"#

@@ -347,7 +347,8 @@ package struct EVSConnectionStateMachine {
     /// A sentence with this id was heard, and is being carried out.
     package mutating func heard(_ sentence: String, _ text: String, _ actions: inout [Action]) {
         guard let hearing, hearing.request.sentence.isExactly(sentence), !hearing.isReported else { return }
-        (self.hearing?.isReported, self.hearing?.isStopped) = (true, true)
+        self.hearing?.isReported = true
+        self.hearing?.isStopped = true
         let items = Self.report(text, of: hearing)
         if !items.isEmpty {
             actions.append(.send(EVSResponses(to: hearing.request.content.id, trace: sentence, isLast: false, items)))

@@ -7,8 +7,8 @@ import Synchronization
 
 /// The spoken replies that EVS devices fetch from this node, each at an address that cannot be guessed (docs/evs.md).
 ///
-/// Bounded: a reply is kept for ``lifetime``, and the oldest ones make room when all have ``byteCountMax`` bytes, or
-/// ``countMax`` is reached.
+/// Bounded: a reply is kept for ``lifetime``, and the oldest ones make room when all may have ``byteCountMax`` bytes,
+/// or ``countMax`` is reached.
 ///
 /// Concurrency model: any thread. A `Mutex` guards the replies.
 package final class EVSReplies: Sendable {
@@ -30,7 +30,7 @@ package final class EVSReplies: Sendable {
             replies.removeAll { $0.until <= now }
             replies.append((id, reply, now + Self.lifetime))
             while replies.count > Self.countMax
-                || replies.count > 1 && replies.reduce(0, { $0 + $1.reply.byteCount }) > Self.byteCountMax
+                || replies.count > 1 && replies.reduce(0, { $0 + $1.reply.byteCountMax }) > Self.byteCountMax
             {
                 replies.removeFirst()
             }
@@ -80,6 +80,10 @@ final class EVSReply: Sendable {
     private static let pollInterval = Duration.milliseconds(20)
     /// The longest sound, in bytes: three minutes at 22,050 samples a second.
     private static let soundByteCountMax = 8 << 20
+    /// Sound that comes before its length is known, in bytes.
+    private static let earlyByteCountMax = 1 << 20
+    /// Of a millisecond at 48,000 samples a second.
+    private static let millisecondByteCountMax = 96
     static let headerByteCount = 44
 
     private struct State {
@@ -91,7 +95,12 @@ final class EVSReply: Sendable {
 
     private let state = Mutex(State())
 
-    var byteCount: Int { state.withLock { $0.sound.readableBytes } }
+    /// The sound that it may hold, in bytes.
+    var byteCountMax: Int { Self.byteCountMax(state.withLock(\.milliseconds)) }
+
+    private static func byteCountMax(_ milliseconds: Int) -> Int {
+        milliseconds == 0 ? earlyByteCountMax : min(soundByteCountMax, millisecondByteCountMax * milliseconds)
+    }
 
     /// The answer says how long the reply is.
     func announce(milliseconds: Int) { state.withLock { $0.milliseconds = milliseconds } }
@@ -103,7 +112,7 @@ final class EVSReply: Sendable {
     func add(_ samples: ByteBuffer) {
         var rest = samples
         state.withLock { state in
-            guard state.rate > 0, state.sound.readableBytes < Self.soundByteCountMax else { return }
+            guard state.rate > 0, state.sound.readableBytes < Self.byteCountMax(state.milliseconds) else { return }
             while let sample = rest.readInteger(as: Int16.self) {
                 state.sound.writeInteger(sample, endianness: .little)
             }
