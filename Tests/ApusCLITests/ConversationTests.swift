@@ -125,6 +125,8 @@ struct ConversationTests {
         #expect(agent.text("1", 0).isEmpty, "a connection that is closed says nothing")
         var idle: [Machine.Action] = []
         agent.machine.tick(at: agent.now + limits.idleTime, &idle)
+        #expect(idle.isEmpty, "its text was answered later")
+        agent.machine.tick(at: agent.now + limits.answerTime + limits.idleTime, &idle)
         #expect(idle == [.close(1)])
     }
 
