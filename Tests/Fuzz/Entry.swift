@@ -46,8 +46,6 @@ public func fuzzerTestOneInput(_ start: UnsafePointer<UInt8>?, _ count: Int) -> 
     fuzzReplica(input)
     #elseif FUZZ_WYOMING
     fuzzWyoming(input)
-    #elseif FUZZ_EVS
-    fuzzEvs(input)
     #else
     #error("scripts/fuzz names the decoder")
     #endif
