@@ -61,6 +61,39 @@ struct ProviderTests {
         _ = await provider.stop()
     }
 
+    @Test("Short words are recognized, and coughs and bangs are none (field report 15)")
+    func short() async throws {
+        let provider = try await TestProvider()
+        let client = try await provider.client()
+        let words = ["stop", "bye", "help", "hang up", "cancel", "again", "answer", "never mind"]
+        let grammar = try WyomingGrammar(sentences: words + Self.said)
+        var heard: [String] = []
+        for word in words {
+            let samples = try await client.speak(word)
+            heard.append(try await client.transcribe(samples, grammar, TestProvider.spoken).text)
+        }
+        #expect(zip(words, heard).count { $0 == $1 } >= 4, "\(heard)")
+        #expect(zip(words, heard).allSatisfy { $0 == $1 || $1.isEmpty }, "\(heard)")
+        var random = SeededRandom(seed: 5)
+        var accepted: [String] = []
+        for milliseconds in [100, 150, 200, 250, 300, 400, 500, 600] {
+            for isBang in [true, true, false, false] {
+                let count = milliseconds * 16
+                // Noise below some 1,300 Hz; a bang dies away.
+                let white = (0..<count + 12).map { _ in Double.random(in: -1...1, using: &random) }
+                let low = (0..<count).map { index in
+                    let decay = isBang ? exp(-Double(index) * 5 / Double(count)) : 1
+                    return Int16(8000 * decay * white[index..<index + 12].reduce(0, +) / 12)
+                }
+                let quiet = (0..<4800).map { _ in Int16.random(in: -3...3, using: &random) }
+                let text = try await client.transcribe(quiet + low + quiet, grammar, .speech).text
+                if !text.isEmpty { accepted.append(text) }
+            }
+        }
+        #expect(accepted.count <= 2, "\(accepted)")
+        _ = await provider.stop()
+    }
+
     @Test("The same utterance gives the same transcript, whatever was heard before")
     func deterministic() async throws {
         let provider = try await TestProvider()

@@ -19,6 +19,10 @@ package final class SentenceRecognizer: @unchecked Sendable {  // SAFETY: its ta
     /// in the grammar, and more of what is. Chosen for 10 % accepted sentences outside of the grammar with one set of
     /// synthetic voices, and judged with another one (docs/voice.md).
     private static let acceptanceMin = -27.0
+    /// A sentence of so few words is also heard in coughs and bangs, as words of a tenth of a second. It needs a better
+    /// score, in which no word counts as longer than it is, and its fit does not decide.
+    private static let shortWordCount = 2
+    private static let shortAcceptanceMin = -13.5
     /// Shorter words, in frames of 10 ms, count as if they had this length: a bad score of few frames says little.
     private static let wordFrameCountMin = 25.0
 
@@ -103,10 +107,14 @@ package final class SentenceRecognizer: @unchecked Sendable {  // SAFETY: its ta
             return WyomingTranscript(text: "", result: result)
         }
         let fit = Self.worst(words) { _ in 0 }
-        var isAccepted = fit >= Self.undecidedFits.upperBound
-        if Self.undecidedFits.contains(fit) {
+        let isShort = words.count <= Self.shortWordCount
+        var isAccepted = fit >= Self.undecidedFits.upperBound && !isShort
+        if Self.undecidedFits.contains(fit) || isShort {
             try phones.hear(as: decoder)
-            isAccepted = Self.worst(words) { phones.score(within: $0) ?? 0 } >= Self.acceptanceMin
+            isAccepted =
+                Self.worst(words, frameCountMin: isShort ? 1 : Self.wordFrameCountMin) {
+                    phones.score(within: $0) ?? 0
+                } >= (isShort ? Self.shortAcceptanceMin : Self.acceptanceMin)
         }
         result.candidates = [.init(text: sentence, score: fit)]
         result.isWhole = true
@@ -114,8 +122,10 @@ package final class SentenceRecognizer: @unchecked Sendable {  // SAFETY: its ta
     }
 
     /// The mean difference, in a frame, between a word and a reference, of the word where it is the worst.
-    private static func worst(_ words: [SphinxDecoder.Word], reference: (Range<Int32>) -> Double) -> Double {
-        words.map { ($0.score - reference($0.frames)) / max(Double($0.frames.count), wordFrameCountMin) }.min() ?? 0
+    private static func worst(
+        _ words: [SphinxDecoder.Word], frameCountMin: Double = wordFrameCountMin, reference: (Range<Int32>) -> Double
+    ) -> Double {
+        words.map { ($0.score - reference($0.frames)) / max(Double($0.frames.count), frameCountMin) }.min() ?? 0
     }
 }
 
