@@ -303,4 +303,13 @@ struct EVSConnectionTests {
         #expect(EVSRequest.token("bearer abc") == "abc" && EVSRequest.token("abc") == "abc")
         #expect(EVSRequest.token("Bearer ") == "Bearer ")
     }
+
+    @Test("An account with many replies makes room for those of others with its own")
+    func replies() {
+        let (large, small) = (AccountID(unchecked: "large"), AccountID(unchecked: "small"))
+        #expect(EVSReplies.oldestOfLargest([(small, 5), (large, 4), (large, 4), (small, 2)]) == 1)
+        #expect(EVSReplies.oldestOfLargest([(large, 4), (small, 9), (large, 4), (small, 1)]) == 1)
+        // One that was just added stays, also if it is the largest.
+        #expect(EVSReplies.oldestOfLargest([(small, 5), (large, 90)]) == 0)
+    }
 }

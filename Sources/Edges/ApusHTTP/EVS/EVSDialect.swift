@@ -180,7 +180,7 @@ final class EVSDialect: WebSocketDialect {
                     }
                 })
             // Until the connection is closed, the two refer to each other.
-            sound = EVSSound(streams, replies: replies)
+            sound = EVSSound(streams, replies: replies, of: session.account)
         }
         sound?.begin(sentence)
     }

@@ -1,4 +1,4 @@
-import ApusCore
+package import ApusCore
 import Foundation
 import HTTPTypes
 import Hummingbird
@@ -7,8 +7,8 @@ import Synchronization
 
 /// The spoken replies that EVS devices fetch from this node, each at an address that cannot be guessed (docs/evs.md).
 ///
-/// Bounded: a reply is kept for ``lifetime``, and the oldest ones make room when all may have ``byteCountMax`` bytes,
-/// or ``countMax`` is reached.
+/// Bounded: a reply is kept for ``lifetime``. When all may have ``byteCountMax`` bytes, or ``countMax`` is reached, the
+/// account that holds most makes room with its oldest one, so nobody loses a reply to an account with many devices.
 ///
 /// Concurrency model: any thread. A `Mutex` guards the replies.
 package final class EVSReplies: Sendable {
@@ -17,25 +17,38 @@ package final class EVSReplies: Sendable {
     static let byteCountMax = 64 << 20
     static let path = "/v1/evs/replies/"
 
-    private let state = Mutex<[(id: String, reply: EVSReply, until: MonotonicTime)]>([])
+    private let state = Mutex<[(id: String, account: AccountID, reply: EVSReply, until: MonotonicTime)]>([])
 
     package init() {}
 
     /// Keeps a reply.
     ///
     /// - Returns: the last part of its address.
-    func keep(_ reply: EVSReply, at now: MonotonicTime = .now()) -> String {
+    func keep(_ reply: EVSReply, of account: AccountID, at now: MonotonicTime = .now()) -> String {
         let id = Hexadecimal.text((0..<16).map { _ in UInt8.random(in: .min ... .max) })
         state.withLock { replies in
             replies.removeAll { $0.until <= now }
-            replies.append((id, reply, now + Self.lifetime))
+            replies.append((id, account, reply, now + Self.lifetime))
             while replies.count > Self.countMax
                 || replies.count > 1 && replies.reduce(0, { $0 + $1.reply.byteCountMax }) > Self.byteCountMax
             {
-                replies.removeFirst()
+                replies.remove(at: Self.oldestOfLargest(replies.map { ($0.account, $0.reply.byteCountMax) }))
             }
         }
         return id
+    }
+
+    /// The oldest item of the account whose items have the most bytes. The newest of all is left out: it was just
+    /// added.
+    ///
+    /// - Parameter items: at least two, the oldest first.
+    package static func oldestOfLargest(_ items: [(account: AccountID, byteCount: Int)]) -> Int {
+        var sums: [AccountID: Int] = [:]
+        for item in items { sums[item.account, default: 0] += item.byteCount }
+        var found = 0
+        for index in items.indices.dropLast()
+        where sums[items[index].account, default: 0] > sums[items[found].account, default: 0] { found = index }
+        return found
     }
 
     func reply(_ id: String, at now: MonotonicTime = .now()) -> EVSReply? {

@@ -13,10 +13,13 @@ import Synchronization
 final class EVSSound {
     private let streams: EVSStreams
     private let replies: EVSReplies
+    private let account: AccountID
     /// The reply that is expected or arrives.
     private var reply = EVSReply()
 
-    init(_ streams: EVSStreams, replies: EVSReplies) { (self.streams, self.replies) = (streams, replies) }
+    init(_ streams: EVSStreams, replies: EVSReplies, of account: AccountID) {
+        (self.streams, self.replies, self.account) = (streams, replies, account)
+    }
 
     /// A sentence begins.
     func begin(_ sentence: Int) {
@@ -36,7 +39,7 @@ final class EVSSound {
     /// The address of the reply that an answer announces, behind the node's own.
     func address(milliseconds: Int) -> String {
         reply.announce(milliseconds: milliseconds)
-        return EVSReplies.path + replies.keep(reply)
+        return EVSReplies.path + replies.keep(reply, of: account)
     }
 
     func sessionConfirmed() { streams.run { $0.sessionConfirmed() } }
