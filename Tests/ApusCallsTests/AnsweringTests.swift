@@ -27,8 +27,7 @@ struct AnsweringTests {
         #expect(call.phase == .recording && call.numbers == [nil, -2530] && call.ends == [1: -2530])
         #expect(call.actions.contains(.release(Self.bell)) && call.actions.contains(.recordMessage(isOver: false)))
         #expect(!call.actions.contains(.release(CallDriver.caller.party)), "the caller is on a call")
-        let until = call.now + 20_000
-        #expect(call.actions.contains(.reportAccepted(CallGrant(leg: 0, peer: 0, untilMs: until))))
+        #expect(call.actions.contains(.reportAccepted(leg: 0, peer: 0)))
         let flags = call.machine.view(0).flags
         #expect(flags.answered && !flags.accepted && !flags.end)
         // Too late.
@@ -90,9 +89,9 @@ struct AnsweringTests {
         #expect(busy.phase == .recording && busy.numbers == [nil, -2520])
 
         var lost = try Self.call(.oneToMany, to: CallDriver.bells(2))
-        lost.happen(.legUnreachable(1))
+        try lost.send(.failed(-2532), 1)
         #expect(lost.phase == .calling)
-        lost.happen(.legUnreachable(2))
+        try lost.send(.failed(-2532), 2)
         #expect(lost.phase == .recording && lost.numbers == [nil, -2532, -2532])
 
         let absent = CallTarget(Self.bell, AccessID(unchecked: "absent"), isAbsent: true)
@@ -133,7 +132,7 @@ struct AnsweringTests {
         try call.restore()
         #expect(call.phase == .ended && call.actions.contains(.recordMessage(isOver: true)))
         for claim in call.machine.state.claims { call.happen(.partyReleased(claim.party)) }
-        for event in [CallClusterEvent.recordWritten, .channelsReleased] { call.happen(event) }
+        call.happen(.recordWritten)
         try call.send(.confirmed(.ended), 0)
         _ = try? call.send(.confirmed(.ended), 1)
         call.wait(.seconds(20))

@@ -86,8 +86,7 @@ struct CallRestoringTests {
             let party = sender[Int(random.next() % 3)].party
             let clusterEvents: [CallClusterEvent] = [
                 .partyClaimed(party), .partyRefused(party), .partyReleased(party),
-                .legUnreachable(Int(random.next() % 4)),
-                .channelsReserved, .channelsReleased, .recordWritten, .restored, .timeAdvanced,
+                .partyCrossed(party), .recordWritten, .messageStored, .messageFull, .restored, .timeAdvanced,
             ]
             machine.handle(clusterEvents[Int(random.next() % 9)], at: now, &actions)
             _ = machine.nextMs

@@ -26,12 +26,7 @@ struct CallRuleTests {
         #expect(call.actions == [.reportRinging] && call.phase == .ringing)
         #expect(call.machine.view(0).flags.answered && !call.machine.view(0).flags.accepted)
         #expect(try call.send(.accepted, 1).flags.accepted)
-        let until = call.now + 4 * 3_600_000
-        #expect(
-            call.actions == [
-                .reserveChannels(untilMs: until), .reportAccepted(CallGrant(leg: 0, peer: 1, untilMs: until)),
-                .reportAccepted(CallGrant(leg: 1, peer: 0, untilMs: until)),
-            ])
+        #expect(call.actions == [.reportAccepted(leg: 0, peer: 1), .reportAccepted(leg: 1, peer: 0)])
         try call.send(.connected, 0)
         #expect(call.phase == .accepted && !call.machine.view(0).flags.connected)
         #expect(try call.send(.connected, 1).flags.connected)

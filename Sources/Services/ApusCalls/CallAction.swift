@@ -14,31 +14,19 @@ package enum CallAction: Sendable, Hashable {
     case stopRinging(leg: Int, CallLegEnd)
     /// Notify the caller that a leg rings (CALL-7).
     case reportRinging
-    /// Notify the caller or the winner that the call is accepted, or the caller that it can leave a message.
-    case reportAccepted(CallGrant)
+    /// Notify the caller or the winner that the call is accepted, or the caller that it can leave a message. The leg
+    /// watches the peer; the peer of a caller that leaves a message is itself.
+    case reportAccepted(leg: Int, peer: Int)
     /// Notify the caller or the winner that the call is over.
     case reportEnd(leg: Int, CallLegEnd)
-    /// Make the media channels of the caller and of the winner. They expire at this time, in Unix
-    /// milliseconds.
-    case reserveChannels(untilMs: Int64)
+    /// End the media of the caller and of the winner, once. A node that is not reached asks the call itself
+    /// (``CallConfiguration/mediaCheckInterval``).
     case releaseChannels
     /// Write the record of the call, which has ended.
     case writeRecord
     /// Record the caller's media as a message, and store it when the call is over. The answers are
     /// ``CallClusterEvent/messageStored`` and ``CallClusterEvent/messageFull``.
     case recordMessage(isOver: Bool)
-}
-
-/// What a call token permits its holder.
-package struct CallGrant: Sendable, Hashable {
-    /// The leg that receives the token and publishes.
-    package let leg: Int
-    /// The leg whose media it watches.
-    package let peer: Int
-    /// The latest expiry, in Unix milliseconds. A token is invalid as soon as the channels are released.
-    package let untilMs: Int64
-
-    package init(leg: Int, peer: Int, untilMs: Int64) { (self.leg, self.peer, self.untilMs) = (leg, peer, untilMs) }
 }
 
 /// An event of a client. Each can be repeated without a further effect.
@@ -75,10 +63,6 @@ package enum CallClusterEvent: Sendable, Hashable {
     /// The party calls this call's caller, and that call continues instead.
     case partyCrossed(CallParty)
     case partyReleased(CallParty)
-    /// The leg has no session, and no push reaches it.
-    case legUnreachable(Int)
-    case channelsReserved
-    case channelsReleased
     case recordWritten
     case messageStored
     /// The message has its largest size.

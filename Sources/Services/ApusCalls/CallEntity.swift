@@ -147,11 +147,7 @@ package struct CallKind {
         let isRestored = machine.state.phase != .unspecified && call.epoch != scope.epoch
         if isRestored { machine.handle(.restored, at: now, &actions) }
         let reply = try body(&machine, now, &actions)
-        var index = 0
-        while index < actions.count {
-            try perform(actions[index], &machine, now, &actions, &scope, isRestored: isRestored)
-            index += 1
-        }
+        for action in actions { try perform(action, machine.state, &scope, isRestored: isRestored) }
         scope.mayBeLost = !isRestored && actions.isEmpty && machine.state.hasOnlyConfirmed(since: call.state)
         call = CallEntity()
         guard machine.state.phase != .unspecified else { return reply }
@@ -163,10 +159,8 @@ package struct CallKind {
     }
 
     private func perform(
-        _ action: CallAction, _ machine: inout CallStateMachine, _ now: Int64, _ actions: inout [CallAction],
-        _ scope: inout EntityScope, isRestored: Bool
+        _ action: CallAction, _ state: CallState, _ scope: inout EntityScope, isRestored: Bool
     ) throws(ApusError) {
-        let state = machine.state
         switch action {
         case .claim(let party, let claim):
             let request = CallClaimRequest.with {
@@ -180,7 +174,7 @@ package struct CallKind {
             // Once more at the next owner: the node of this one may die first.
             if state.legs[leg].byPush, state.legs[leg].sends == 1 || isRestored { try push(leg, of: state, &scope) }
         case .reportRinging: try Self.notify(0, of: state, .ring, &scope)
-        case .reportAccepted(let grant): try Self.notify(grant.leg, of: state, .accepted, &scope)
+        case .reportAccepted(let leg, _): try Self.notify(leg, of: state, .accepted, &scope)
         case .stopRinging(let leg, let end), .reportEnd(let leg, let end):
             try Self.notify(leg, of: state, .ended, &scope, end: end)
             if state.legs[leg].byPush, state.legs[leg].sends == 1 {
@@ -189,12 +183,7 @@ package struct CallKind {
                 let hasTaken = isPart || (state.legs[leg].session != 0 && state.legs[leg].lostMs == 0)
                 try push(leg, of: state, &scope, end: hasTaken ? .taken : .cancelled)
             }
-        // A channel begins when its side publishes.
-        case .reserveChannels: machine.handle(.channelsReserved, at: now, &actions)
-        case .releaseChannels:
-            try Self.notifyMediaEnded(of: state, &scope)
-            // A node that is not reached asks the call itself (CallConfiguration.mediaCheckInterval).
-            machine.handle(.channelsReleased, at: now, &actions)
+        case .releaseChannels: try Self.notifyMediaEnded(of: state, &scope)
         case .writeRecord: try scope.tell(node, CallFinished.with { $0.state = state })
         case .recordMessage(let isOver):
             try scope.tell(

@@ -28,20 +28,11 @@ extension CallStateMachine {
         switch entry.stage {
         case .unspecified, .UNRECOGNIZED: return nil
         case .ring: return leg == 0 ? .reportRinging : .ring(leg: leg)
-        case .accepted:
-            let peer = leg == 0 ? Int(state.winner) : 0
-            return .reportAccepted(CallGrant(leg: leg, peer: peer, untilMs: channelsEndMs))
+        case .accepted: return .reportAccepted(leg: leg, peer: leg == 0 ? Int(state.winner) : 0)
         case .ended:
             let end = CallLegEnd(entry.reason, entry.number)
             return isPart(leg) ? .reportEnd(leg: leg, end) : .stopRinging(leg: leg, end)
         }
-    }
-
-    /// The end of the longest call, and of the channels that are kept after it.
-    var channelsEndMs: Int64 {
-        guard state.messageMs == 0 else { return messageEndMs }
-        let end = Self.time(state.acceptedMs, plus: configuration.durationMax)
-        return state.keepConnect ? Self.time(end, plus: configuration.keepConnectTime) : end
     }
 
     // MARK: Sessions
@@ -188,9 +179,10 @@ extension CallStateMachine {
 
     // MARK: Channels and the record
 
-    /// A request to another part of the cluster, which is repeated until it is confirmed.
+    /// A request to another part of the cluster. It is repeated until it is confirmed, except for the release of the
+    /// channels, which is made once.
     enum Request: CaseIterable {
-        case reserveChannels, releaseChannels, writeRecord, recordMessage
+        case releaseChannels, writeRecord, recordMessage
     }
 
     mutating func want(_ request: Request, at now: Int64, _ actions: inout [CallAction]) {
@@ -214,8 +206,9 @@ extension CallStateMachine {
             state[request].sentMs = now
             state[request].sends = min(state[request].sends, 1 << 16) + 1
             switch request {
-            case .reserveChannels: actions.append(.reserveChannels(untilMs: channelsEndMs))
-            case .releaseChannels: actions.append(.releaseChannels)
+            case .releaseChannels:
+                actions.append(.releaseChannels)
+                confirm(.releaseChannels)
             case .writeRecord: actions.append(.writeRecord)
             case .recordMessage: actions.append(.recordMessage(isOver: state.phase == .ended))
             }
@@ -224,7 +217,7 @@ extension CallStateMachine {
 
     private func dueMs(_ request: Request) -> Int64? {
         let entry = state[request]
-        guard entry.status == .wanted, request != .reserveChannels || state.phase != .ended else { return nil }
+        guard entry.status == .wanted else { return nil }
         if entry.sends > 0 {
             guard request == .writeRecord else { return unlessOver(retryMs(entry.sentMs, entry.sends)) }
             return retryMs(entry.sentMs, entry.sends, max: configuration.recordRetryMax)
@@ -303,7 +296,6 @@ extension CallState {
     fileprivate subscript(request: CallStateMachine.Request) -> CallEffect {
         get {
             switch request {
-            case .reserveChannels: reserveChannels
             case .releaseChannels: releaseChannels
             case .writeRecord: writeRecord
             case .recordMessage: recordMessage
@@ -311,7 +303,6 @@ extension CallState {
         }
         set {
             switch request {
-            case .reserveChannels: reserveChannels = newValue
             case .releaseChannels: releaseChannels = newValue
             case .writeRecord: writeRecord = newValue
             case .recordMessage: recordMessage = newValue

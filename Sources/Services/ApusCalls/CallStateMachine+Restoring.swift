@@ -28,7 +28,7 @@ extension CallState {
 
     private var isComplete: Bool {
         let isType = type == .oneToOne || type == .oneToMany || type == .oneToManySpecial
-        let areEffects = [reserveChannels, releaseChannels, writeRecord, recordMessage].allSatisfy {
+        let areEffects = [releaseChannels, writeRecord, recordMessage].allSatisfy {
             [.none, .wanted, .done].contains($0.status)
         }
         return CallID(rawValue: id) != nil && isType && areEffects

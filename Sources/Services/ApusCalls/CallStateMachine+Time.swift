@@ -14,14 +14,10 @@ extension CallStateMachine {
                 state.claims[index].status == .releasing
             else { break }
             state.claims[index].status = .released
-        case .legUnreachable(let leg) where state.legs.indices.contains(leg):
-            remove(leg, .unreachable, .mediaDisconnected, isOwn: false, at: now, &actions)
-        case .channelsReserved: confirm(.reserveChannels)
-        case .channelsReleased: confirm(.releaseChannels)
         case .recordWritten: confirm(.writeRecord)
         case .messageStored: confirm(.recordMessage)
         case .messageFull: end(.messageFull, by: 0, at: now, &actions)
-        case .legUnreachable, .restored, .timeAdvanced: break
+        case .restored, .timeAdvanced: break
         }
         resendDue(at: now, all: event == .restored, &actions)
     }

@@ -249,7 +249,6 @@ package struct CallStateMachine: Sendable {
         for claim in state.claims.indices.dropFirst() where claim != Int(state.legs[leg].claim) {
             release(claim, at: now, &actions)
         }
-        want(.reserveChannels, at: now, &actions)
         notify(0, .accepted, at: now, &actions)
         notify(leg, .accepted, at: now, &actions)
         // From now on no other call takes the party over.
@@ -315,7 +314,6 @@ package struct CallStateMachine: Sendable {
             finish(leg, .notAnswered, .callTimedOut, at: now, &actions)
         }
         for claim in state.claims.indices.dropFirst() { release(claim, at: now, &actions) }
-        want(.reserveChannels, at: now, &actions)
         want(.recordMessage, at: now, &actions)
         notify(0, .accepted, at: now, &actions)
         return true
@@ -360,7 +358,7 @@ package struct CallStateMachine: Sendable {
             finish(other, reason, end.error, isOwn: isOwn && other == leg, at: now, &actions)
         }
         for claim in state.claims.indices { release(claim, at: now, &actions) }
-        if state.reserveChannels.status != .none { want(.releaseChannels, at: now, &actions) }
+        if isAnswered { want(.releaseChannels, at: now, &actions) }
         if state.recordMessage.status == .wanted { sendAgain(.recordMessage, at: now, &actions) }
         want(.writeRecord, at: now, &actions)
     }

@@ -158,8 +158,7 @@ struct CallModel {
             if hold == 0 { return finish(caller: isCalling ? -2511 : -2520, others: isCalling ? -2523 : -2520) }
             for leg in open where legs[leg].party == party { (legs[leg].number, legs[leg].isBusy) = (-2520, true) }
             conclude()
-        case .legUnreachable(let leg): if open.contains(leg) { leave(leg, -2532) }
-        case .partyReleased, .channelsReserved, .channelsReleased, .recordWritten, .restored, .timeAdvanced: break
+        case .partyReleased, .recordWritten, .restored, .timeAdvanced: break
         case .messageFull: if messageAt != nil { finish(caller: 0, others: 0) }
         case .messageStored: break
         }

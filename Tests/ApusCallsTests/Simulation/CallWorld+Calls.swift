@@ -129,6 +129,9 @@ extension CallWorld {
         }
         guard isSent else {
             counts.lostOutputs += 1
+            // Nodes with media ask the call itself from time to time.
+            let isRelease = held.outputs.contains { if case .action(.releaseChannels) = $0 { true } else { false } }
+            if isRelease { channelsEnd(call) }
             return
         }
         for output in held.outputs { emit(output, call) }
@@ -156,22 +159,22 @@ extension CallWorld {
             if case .ring = action, calls[call].numbers?[leg] != nil { violate("leg \(leg) is rung after the end") }
             notify(leg, action, call)
         case .reportRinging: notify(0, action, call)
-        case .reportAccepted(let grant):
-            if calls[call].numbers?[grant.leg] != nil { violate("leg \(grant.leg) has a token after the end") }
-            notify(grant.leg, action, call)
-        case .reserveChannels:
+        case .reportAccepted(let leg, _):
+            if calls[call].numbers?[leg] != nil { violate("leg \(leg) may have media after the end") }
             calls[call].hasChannels = true
-            send(.answer(call: call, .channelsReserved), isInside: true)
-        case .releaseChannels:
-            if calls[call].endedAt == nil { violate("the channels are released before the end") }
-            calls[call].hasChannels = false
-            send(.answer(call: call, .channelsReleased), isInside: true)
+            notify(leg, action, call)
+        case .releaseChannels: channelsEnd(call)
         case .writeRecord:
             if calls[call].endedAt == nil { violate("the record is written before the end") }
             calls[call].hasRecord = true
             send(.answer(call: call, .recordWritten), isInside: true)
         case .recordMessage(let isOver): record(isOver: isOver, call)
         }
+    }
+
+    private mutating func channelsEnd(_ call: Int) {
+        if calls[call].endedAt == nil { violate("the channels are released before the end") }
+        calls[call].hasChannels = false
     }
 
     /// The recorder stores the message when the call is over. It is full at any time.

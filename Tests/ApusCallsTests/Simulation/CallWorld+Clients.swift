@@ -218,13 +218,13 @@ extension CallWorld {
         switch action {
         case .ring(let leg): ring(leg, call, client)
         case .reportRinging: confirm(.ring, call, client)
-        case .reportAccepted(let grant):
-            clients[client].parts[call].leg = grant.leg
+        case .reportAccepted(let leg, let peer):
+            clients[client].parts[call].leg = leg
             if clients[client].parts[call].ends.isEmpty {
-                if let peer = clients[client].parts[call].grantedPeer, peer != grant.peer {
+                if let earlier = clients[client].parts[call].grantedPeer, earlier != peer {
                     violate("the peer changes")
                 }
-                clients[client].parts[call].grantedPeer = grant.peer
+                clients[client].parts[call].grantedPeer = peer
                 accepted(call, client)
             }
             confirm(.accepted, call, client)
@@ -232,7 +232,7 @@ extension CallWorld {
             clients[client].parts[call].leg = leg
             learn(end.number, call, client)
             confirm(.ended, call, client)
-        case .claim, .release, .reserveChannels, .releaseChannels, .writeRecord, .recordMessage: break
+        case .claim, .release, .releaseChannels, .writeRecord, .recordMessage: break
         }
     }
 

@@ -81,7 +81,7 @@ extension CallWorld {
         case .tokenForLoser:
             if before.winner == 0, state.winner != 0, state.legs.count > 2 {
                 let loser = state.winner == 1 ? 2 : 1
-                actions.append(.reportAccepted(CallGrant(leg: loser, peer: 0, untilMs: now)))
+                actions.append(.reportAccepted(leg: loser, peer: 0))
             }
         default: return
         }

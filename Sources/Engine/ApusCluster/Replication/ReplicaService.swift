@@ -477,8 +477,23 @@ package final class ReplicaService: Sendable {
         }
         // Other nodes wait for the messages, so they are sent before callers here continue.
         pump()
+        // Each caller may make a further change. All of these go into one message for each lane.
+        let isGathering = calls.completions.count > 1 && gather()
         run(calls)
+        if isGathering {
+            state.withLock { $0.isPumping = false }
+            pump()
+        }
         return value
+    }
+
+    /// Nothing is sent until this thread sends what has gathered. False if another thread is sending.
+    private func gather() -> Bool {
+        state.withLock { state in
+            guard !state.isPumping else { return false }
+            state.isPumping = true
+            return true
+        }
     }
 
     private func run(_ calls: Calls) {

@@ -908,15 +908,6 @@ package nonisolated struct CallState: @unchecked Sendable {
     set {_uniqueStorage()._endedMs = newValue}
   }
 
-  package var reserveChannels: CallEffect {
-    get {_storage._reserveChannels ?? CallEffect()}
-    set {_uniqueStorage()._reserveChannels = newValue}
-  }
-  /// Returns true if `reserveChannels` has been explicitly set.
-  package var hasReserveChannels: Bool {_storage._reserveChannels != nil}
-  /// Clears the value of `reserveChannels`. Subsequent reads from it will return its default value.
-  package mutating func clearReserveChannels() {_uniqueStorage()._reserveChannels = nil}
-
   package var releaseChannels: CallEffect {
     get {_storage._releaseChannels ?? CallEffect()}
     set {_uniqueStorage()._releaseChannels = newValue}
@@ -2353,7 +2344,7 @@ nonisolated extension CallAnswering: SwiftProtobuf.Message, SwiftProtobuf._Messa
 
 nonisolated extension CallState: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".State"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}type\0\u{1}extra\0\u{3}keep_connect\0\u{1}phase\0\u{1}legs\0\u{1}claims\0\u{1}winner\0\u{1}end\0\u{3}started_ms\0\u{3}ring_end_ms\0\u{3}responded_ms\0\u{3}accepted_ms\0\u{3}connected_ms\0\u{3}ended_ms\0\u{3}reserve_channels\0\u{3}release_channels\0\u{3}write_record\0\u{1}answering\0\u{3}message_ms\0\u{3}record_message\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}id\0\u{1}type\0\u{1}extra\0\u{3}keep_connect\0\u{1}phase\0\u{1}legs\0\u{1}claims\0\u{1}winner\0\u{1}end\0\u{3}started_ms\0\u{3}ring_end_ms\0\u{3}responded_ms\0\u{3}accepted_ms\0\u{3}connected_ms\0\u{3}ended_ms\0\u{4}\u{2}release_channels\0\u{3}write_record\0\u{1}answering\0\u{3}message_ms\0\u{3}record_message\0\u{c}\u{10}\u{1}")
 
   fileprivate class _StorageClass {
     var _id: String = String()
@@ -2371,7 +2362,6 @@ nonisolated extension CallState: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
     var _acceptedMs: Int64 = 0
     var _connectedMs: Int64 = 0
     var _endedMs: Int64 = 0
-    var _reserveChannels: CallEffect? = nil
     var _releaseChannels: CallEffect? = nil
     var _writeRecord: CallEffect? = nil
     var _answering: CallAnswering? = nil
@@ -2402,7 +2392,6 @@ nonisolated extension CallState: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
       _acceptedMs = source._acceptedMs
       _connectedMs = source._connectedMs
       _endedMs = source._endedMs
-      _reserveChannels = source._reserveChannels
       _releaseChannels = source._releaseChannels
       _writeRecord = source._writeRecord
       _answering = source._answering
@@ -2441,7 +2430,6 @@ nonisolated extension CallState: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
         case 13: try { try decoder.decodeSingularInt64Field(value: &_storage._acceptedMs) }()
         case 14: try { try decoder.decodeSingularInt64Field(value: &_storage._connectedMs) }()
         case 15: try { try decoder.decodeSingularInt64Field(value: &_storage._endedMs) }()
-        case 16: try { try decoder.decodeSingularMessageField(value: &_storage._reserveChannels) }()
         case 17: try { try decoder.decodeSingularMessageField(value: &_storage._releaseChannels) }()
         case 18: try { try decoder.decodeSingularMessageField(value: &_storage._writeRecord) }()
         case 19: try { try decoder.decodeSingularMessageField(value: &_storage._answering) }()
@@ -2504,9 +2492,6 @@ nonisolated extension CallState: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
       if _storage._endedMs != 0 {
         try visitor.visitSingularInt64Field(value: _storage._endedMs, fieldNumber: 15)
       }
-      try { if let v = _storage._reserveChannels {
-        try visitor.visitSingularMessageField(value: v, fieldNumber: 16)
-      } }()
       try { if let v = _storage._releaseChannels {
         try visitor.visitSingularMessageField(value: v, fieldNumber: 17)
       } }()
@@ -2546,7 +2531,6 @@ nonisolated extension CallState: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
         if _storage._acceptedMs != rhs_storage._acceptedMs {return false}
         if _storage._connectedMs != rhs_storage._connectedMs {return false}
         if _storage._endedMs != rhs_storage._endedMs {return false}
-        if _storage._reserveChannels != rhs_storage._reserveChannels {return false}
         if _storage._releaseChannels != rhs_storage._releaseChannels {return false}
         if _storage._writeRecord != rhs_storage._writeRecord {return false}
         if _storage._answering != rhs_storage._answering {return false}
