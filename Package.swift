@@ -156,6 +156,11 @@ let package = Package(
                 coreMetrics,
             ]),
         layer(
+            "Engine", "ApusObjectStore",
+            [
+                "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusHTTPClient", nioCore, dequeModule, coreMetrics,
+            ]),
+        layer(
             "Engine", "ApusTransport",
             [
                 "ApusCore", "ApusCrypto", "ApusTracing", "ApusListener", "ApusWire", "ApusThreads", "ApusTLS",
@@ -459,6 +464,10 @@ let package = Package(
             [
                 "ApusCore", "ApusCrypto", "ApusTestKit", "ApusOutgoing", lifecycle, log,
             ]),
+        test(
+            "ApusObjectStoreTests",
+            ["ApusCore", "ApusCrypto", "ApusConfiguration", "ApusObjectStore", "ApusTestKit", nioCore],
+            exclude: ["Servers"]),
         test("ApusHTTPClientTests", ["ApusCore", "ApusHTTPClient", "ApusTestKit", nioCore, nioPosix]),
         test("ApusEventsTests", ["ApusCore", "ApusContract", "ApusStorage", "ApusTraversal", "ApusEvents", protobuf]),
         test("ApusGrammarTests", ["ApusCore", "ApusGrammar"]),

@@ -100,6 +100,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public static let versionConflict = Self(10_030, "the record does not have the expected version")
     public static let certificateRevoked = Self(10_032, "the node's certificate is revoked")
     public static let notSynchronized = Self(10_040, "the device has not synchronized its dialog since it connected")
+    public static let storageFull = Self(10_041, "the storage is full")
 
     // User.
     public static let tokenInvalid = Self(12_001, "the token is not valid")
@@ -165,6 +166,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
         moved, noRoute, wrongCluster, noOwnership, staleEpoch, handshakeTimeout, idleTimeout, slowReader, shuttingDown,
         internalFailure, addressInUse, stateForeign, storageFailed, configurationInvalid, tooManyStreams,
         stalePublisher, fenced, mediaUnreadable, versionConflict, certificateRevoked, notSynchronized,
+        storageFull,
         tokenInvalid, tokenExpired, kicked, notAllowed,
         peerTimedOut, hungUp, openingTimedOut, noRelayAddress, peerHandshakeTimedOut, deviceTokenRefused,
         deviceChannelsFull, connectionIdle, destinationUnknown, tokenRefused, deviceDisabled, duplicateConnection,

@@ -199,6 +199,9 @@ extension ErrorCode {
         Explanation(
             .notSynchronized, "notSynchronized", [.client],
             "Send `dialogs.synchronize` once after each connection, and then the event again."),
+        Explanation(
+            .storageFull, "storageFull", [.client, .operator],
+            "Make room on the disk or in the bucket that the message names, or raise its quota."),
     ]
 
     private static let userErrors: [Explanation] = [

@@ -111,4 +111,26 @@ extension MetricCatalogue {
             "Bytes of the changes of records that waited for a commit at the last commit."),
         .gauge("apus_records_log_bytes", "bytes", "Size of the write-ahead log beside the file of records."),
     ]
+    static let objects: [MetricDescription] = [
+        .counter(
+            "apus_objects_operations_total", "operations",
+            [
+                .init("operation", "`put`, `get`, `head`, `list`, `delete`, `leftovers`"),
+                .init("outcome", "`succeeded`, `failed`"),
+            ], "Operations of the object store that ended."),
+        .histogram(
+            "apus_objects_seconds", "seconds",
+            [.init("operation", "`put`, `get`, `head`, `list`, `delete`, `leftovers`")],
+            "Duration of an operation of the object store, with its wait and all attempts."),
+        .counter(
+            "apus_objects_bytes_total", "bytes", [.init("direction", "`put`, `get`")],
+            "Bytes of objects that were put or read."),
+        .counter("apus_objects_retries_total", "requests", "Requests to the S3 server that were repeated."),
+        .counter(
+            "apus_objects_refused_total", "operations",
+            "Operations of the object store that were refused because too many waited (10007)."),
+        .gauge(
+            "apus_objects_leftovers", "puts",
+            "Puts that ended without a result and left parts, as of the last count."),
+    ]
 }

@@ -80,6 +80,7 @@ package enum MetricCatalogue {
         Section(title: "Entities and reminders", metrics: entities),
         Section(title: "Replication", metrics: replication),
         Section(title: "Records", metrics: storage),
+        Section(title: "Objects", metrics: objects),
         Section(title: "Sessions", metrics: sessions),
         Section(title: "Channels", metrics: channels),
         Section(title: "Client listener", metrics: gateway),
