@@ -138,7 +138,7 @@ let package = Package(
         // Protocol: codecs and machines, no I/O.
         layer("Protocol", "ApusWire", ["ApusCore", nioCore, protobuf]),
         layer("Protocol", "ApusContract", ["ApusCore", "ApusWire", protobuf]),
-        layer("Protocol", "ApusMedia", ["ApusCore", nioCore, dequeModule]),
+        layer("Protocol", "ApusMedia", ["ApusCore", "ApusCrypto", nioCore, dequeModule]),
         layer("Protocol", "ApusTraversal", ["ApusCore", "ApusCrypto"]),
         layer("Protocol", "ApusWyoming", ["ApusCore", "ApusCrypto", nioCore]),
 

@@ -36,14 +36,6 @@ public struct FragmentedMP4Writer: Sendable {
     /// with the usual distance.
     static let stepMax: Int64 = 3_600_000_000
 
-    struct Sample {
-        var payload: ByteBuffer
-        var duration: UInt32
-        /// Presentation time minus decode time.
-        var composition: Int32
-        var isSync: Bool
-    }
-
     struct Track {
         let number: UInt8
         /// The sample entries, all of one codec.
@@ -56,7 +48,7 @@ public struct FragmentedMP4Writer: Sendable {
         var time: Int64 = 0
         var hasStarted = false
         var pending: (frame: MediaFrame, arrival: MonotonicTime?)?
-        var samples: [Sample] = []
+        var samples: [MP4Boxes.Sample] = []
         var lastStep: Int64
 
         init(number: UInt8, format: TrackConfiguration) {
@@ -67,13 +59,7 @@ public struct FragmentedMP4Writer: Sendable {
         var configuration: TrackConfiguration { formats[format] }
         var isVideo: Bool { formats[0].codec.isVideo }
         var sampleDuration: Int64 { samples.reduce(0) { $0 + Int64($1.duration) } }
-        var usualStep: Int64 {
-            if configuration.codec.isVideo {
-                return configuration.third > 0 ? 1_000_000_000 / Int64(configuration.third) : 40_000
-            }
-            guard configuration.third > 0, configuration.sampleRate > 0 else { return 20_000 }
-            return Int64(configuration.third) * 1_000_000 / Int64(configuration.sampleRate)
-        }
+        var usualStep: Int64 { configuration.usualStepMicroseconds }
     }
 
     private let limits: Limits
@@ -332,7 +318,7 @@ public struct FragmentedMP4Writer: Sendable {
             tracks[index].lastStep = min(length, Self.stepBelieved)
         }
         tracks[index].samples.append(
-            Sample(
+            MP4Boxes.Sample(
                 payload: frame.payload, duration: UInt32(clamping: length),
                 composition: -frame.header.dtsDeltaMicroseconds,
                 isSync: !tracks[index].isVideo || frame.header.flags.contains(.key)))
@@ -352,7 +338,12 @@ public struct FragmentedMP4Writer: Sendable {
     private mutating func writeFragment(_ output: inout ByteBuffer) {
         guard tracks.contains(where: { !$0.samples.isEmpty }) else { return }
         sequence += 1
-        MP4Boxes.writeFragment(tracks, sequence: sequence, into: &output)
+        let fragments = tracks.enumerated().map { index, track in
+            MP4Boxes.TrackFragment(
+                id: UInt32(index + 1), entry: track.format > 0 ? UInt32(track.format + 1) : nil, time: track.time,
+                samples: track.samples)
+        }
+        MP4Boxes.writeFragment(fragments, sequence: sequence, into: &output)
         for index in tracks.indices {
             tracks[index].time += tracks[index].sampleDuration
             tracks[index].samples.removeAll(keepingCapacity: true)

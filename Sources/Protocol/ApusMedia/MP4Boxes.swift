@@ -28,10 +28,13 @@ enum MP4Boxes {
 
     /// Writes `ftyp` and `moov`; track ids count from 1 in the order given, and so do the sample entries of a track.
     ///
-    /// - Parameter tracks: the formats of each track, at least one, all of one codec.
+    /// - Parameters:
+    ///   - tracks: the formats of each track, at least one, all of one codec.
+    ///   - start: the media time, in ticks, at which the presentation begins, as an edit list says (§8.6.6); nil: at
+    ///     the start of the media, and there is no edit list.
     /// - Throws: 10026 if a configuration has no decoder record.
     static func writeHead(
-        _ tracks: [[TrackConfiguration]], timescale: UInt32, into output: inout ByteBuffer
+        _ tracks: [[TrackConfiguration]], timescale: UInt32, start: Int64? = nil, into output: inout ByteBuffer
     ) throws(ApusError) {
         guard tracks.joined().allSatisfy(canHold) else {
             throw ApusError(.mediaUnreadable, "the track's configuration has no decoder record; it cannot be recorded")
@@ -50,7 +53,7 @@ enum MP4Boxes {
                 buffer.writeInteger(UInt32(tracks.count + 1))
             }
             for (index, track) in tracks.enumerated() {
-                writeTrack(track, id: UInt32(index + 1), timescale: timescale, into: &buffer)
+                writeTrack(track, id: UInt32(index + 1), timescale: timescale, start: start, into: &buffer)
             }
             box("mvex", into: &buffer) { buffer in
                 for index in tracks.indices {
@@ -74,7 +77,7 @@ enum MP4Boxes {
     }
 
     private static func writeTrack(
-        _ formats: [TrackConfiguration], id: UInt32, timescale: UInt32, into output: inout ByteBuffer
+        _ formats: [TrackConfiguration], id: UInt32, timescale: UInt32, start: Int64?, into output: inout ByteBuffer
     ) {
         let track = formats[0]
         let isVideo = track.codec.isVideo
@@ -86,6 +89,7 @@ enum MP4Boxes {
                 writeMatrix(&buffer)
                 buffer.writeMultipleIntegers(isVideo ? track.width << 16 : 0, isVideo ? track.height << 16 : 0)
             }
+            if let start { writeEdit(start, into: &buffer) }
             box("mdia", into: &buffer) { buffer in
                 fullBox("mdhd", into: &buffer) {
                     $0.writeMultipleIntegers(UInt32(0), UInt32(0), timescale, UInt32(0), UInt16(0x55c4), UInt16(0))
@@ -110,6 +114,15 @@ enum MP4Boxes {
                     }
                     box("stbl", into: &buffer) { writeSampleTable(formats, into: &$0) }
                 }
+            }
+        }
+    }
+
+    /// One edit, from a media time on, for the whole duration.
+    private static func writeEdit(_ start: Int64, into output: inout ByteBuffer) {
+        box("edts", into: &output) { buffer in
+            fullBox("elst", version: 1, into: &buffer) {
+                $0.writeMultipleIntegers(UInt32(1), UInt64(0), start, UInt16(1), UInt16(0))
             }
         }
     }
@@ -205,45 +218,6 @@ enum MP4Boxes {
             }
             buffer.writeBytes([head[9], head[11], head[10], head[15], head[14], head[13], head[12], head[17], head[16]])
             buffer.writeBytes(head[18...])
-        }
-    }
-
-    // MARK: - Fragment
-
-    /// Writes one `moof` and `mdat` with the samples of every track.
-    static func writeFragment(_ tracks: [FragmentedMP4Writer.Track], sequence: UInt32, into output: inout ByteBuffer) {
-        let start = output.writerIndex
-        var offsets: [(place: Int, track: Int)] = []
-        box("moof", into: &output) { buffer in
-            fullBox("mfhd", into: &buffer) { $0.writeInteger(sequence) }
-            for (index, track) in tracks.enumerated() where !track.samples.isEmpty {
-                box("traf", into: &buffer) { buffer in
-                    // Flags: data offsets count from the moof, and a sample entry that is not the default one.
-                    let hasEntry = track.format > 0
-                    fullBox("tfhd", flags: hasEntry ? 0x02_0002 : 0x02_0000, into: &buffer) { buffer in
-                        buffer.writeInteger(UInt32(index + 1))
-                        if hasEntry { buffer.writeInteger(UInt32(track.format + 1)) }
-                    }
-                    fullBox("tfdt", version: 1, into: &buffer) { $0.writeInteger(UInt64(max(0, track.time))) }
-                    // Flags: data offset, and each sample's duration, size, flags and composition offset.
-                    fullBox("trun", version: 1, flags: 0xf01, into: &buffer) { buffer in
-                        buffer.writeInteger(UInt32(track.samples.count))
-                        offsets.append((buffer.writerIndex, index))
-                        buffer.writeInteger(UInt32(0))
-                        for sample in track.samples {
-                            buffer.writeMultipleIntegers(
-                                sample.duration, UInt32(sample.payload.readableBytes),
-                                sample.isSync ? UInt32(0x0200_0000) : UInt32(0x0101_0000), sample.composition)
-                        }
-                    }
-                }
-            }
-        }
-        box("mdat", into: &output) { buffer in
-            for (place, index) in offsets {
-                buffer.setInteger(UInt32(buffer.writerIndex - start), at: place)
-                for sample in tracks[index].samples { buffer.writeImmutableBuffer(sample.payload) }
-            }
         }
     }
 }

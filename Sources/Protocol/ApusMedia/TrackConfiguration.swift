@@ -57,6 +57,13 @@ public struct TrackConfiguration: Sendable, Hashable {
     public var sampleRate: UInt32 { first }
     public var channelCount: UInt32 { second }
 
+    /// The usual distance between two frames, in microseconds.
+    var usualStepMicroseconds: Int64 {
+        if codec.isVideo { return third > 0 ? 1_000_000_000 / Int64(third) : 40_000 }
+        guard third > 0, sampleRate > 0 else { return 20_000 }
+        return Int64(third) * 1_000_000 / Int64(sampleRate)
+    }
+
     /// True if one decoder decodes the frames of both. The number of tracks and the frame rate do not matter.
     public func hasSameFormat(as other: Self) -> Bool {
         guard codec == other.codec, extraData == other.extraData else { return false }
