@@ -134,6 +134,7 @@ let package = Package(
         layer("Native", "ApusSphinx", ["ApusCore", "CApusSphinx"]),
         .target(name: "CApusNet", path: "Sources/Native/CApusNet"),
         .target(name: "CApusNamespaces", path: "Sources/Native/CApusNamespaces"),
+        .target(name: "CApusConsole", path: "Sources/Native/CApusConsole"),
 
         // Protocol: codecs and machines, no I/O.
         layer("Protocol", "ApusWire", ["ApusCore", nioCore, protobuf]),
@@ -255,6 +256,12 @@ let package = Package(
                 "ApusSessions", "ApusClientAPI", "ApusThings", protobuf, coreMetrics,
             ]),
         layer(
+            "Services", "ApusSignIn",
+            [
+                "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusContract", "ApusStorage", "ApusCluster",
+                "ApusSessions", "ApusClientAPI", protobuf, coreMetrics,
+            ]),
+        layer(
             "Services", "ApusDialogs",
             [
                 "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster",
@@ -307,14 +314,17 @@ let package = Package(
                 "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusMediaAccess", "CApusMemory", "ApusTLS", nioCore,
                 nioPosix, protobuf, lifecycle, log, coreMetrics,
             ]),
+        .target(
+            name: "ApusConsole", dependencies: ["ApusCore", "ApusCrypto", "CApusConsole"],
+            path: "Sources/Edges/ApusConsole", exclude: ["files"], swiftSettings: apusSettings),
         layer(
             "Edges", "ApusHTTP",
             [
-                "ApusCore", "ApusCrypto", "ApusTracing", "ApusListener", "ApusContract", "ApusTLS", "ApusTraversal",
-                "ApusMedia", "ApusTransport", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI",
-                "ApusMediaAccess", "ApusDeviceAuthorization", hummingbird, hummingbirdCore, httpTypes, nioCore,
-                nioPosix, nioHTTP1, nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf,
-                lifecycle, log, coreMetrics,
+                "ApusCore", "ApusCrypto", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusTLS",
+                "ApusTraversal", "ApusMedia", "ApusTransport", "ApusCluster", "ApusSessions", "ApusChannels",
+                "ApusClientAPI", "ApusMediaAccess", "ApusDeviceAuthorization", "ApusSignIn", "ApusConsole", hummingbird,
+                hummingbirdCore, httpTypes, nioCore, nioPosix, nioHTTP1, nioWebSocket, nioHTTPTypes,
+                nioHTTPTypesHTTP1, protobuf, lifecycle, log, coreMetrics,
             ]),
 
         // Node: its configuration, and the only place that joins the parts.
@@ -325,7 +335,7 @@ let package = Package(
                 "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusCommands",
                 "ApusTimers", "ApusCalls", "ApusAnswering", "ApusEvents", "ApusFirmware", "ApusRelayService",
                 "ApusGateway", "ApusHTTP", "ApusThings", "ApusDialogs", "ApusSpeech", "ApusDeviceAuthorization",
-                nioCore,
+                "ApusSignIn", nioCore,
                 log,
             ]),
         layer(
@@ -340,10 +350,9 @@ let package = Package(
             [
                 "ApusCore", "ApusThreads", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusMedia",
                 "ApusTransport", "ApusStorage", "ApusEtcd", "ApusCluster", "ApusSessions", "ApusChannels",
-                "ApusClientAPI", "ApusDeviceAuthorization", "ApusOperators", "ApusRelayService", "ApusMediaAccess",
-                "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusTLS",
-                "ApusNodeConfiguration", nioCore,
-                nioPosix, lifecycle, unixSignals, protobuf, log, coreMetrics,
+                "ApusClientAPI", "ApusDeviceAuthorization", "ApusSignIn", "ApusOperators", "ApusRelayService",
+                "ApusMediaAccess", "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusTLS",
+                "ApusNodeConfiguration", nioCore, nioPosix, lifecycle, unixSignals, protobuf, log, coreMetrics,
             ]),
 
         // Clients: never a server target.

@@ -125,6 +125,7 @@ struct AuthorizationTests {
         authorizations.get app
         authorizations.approve app
         authorizations.refuse app
+        sign-in.code admin
         """
 
     private static let entries = Dictionary(

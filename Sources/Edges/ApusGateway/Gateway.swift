@@ -196,30 +196,16 @@ package final class Gateway: Service, Sendable {
     func report(_ load: LoopPlacement.Load, of index: Int) { listeners.report(load, of: index) }
 
     /// The client endpoints of the cluster, this node's first.
-    func endpoints() -> [String] { endpoints(first: [node.name]) }
+    func endpoints() -> [String] { view.addresses().map(\.clients.description) }
 
     /// The client endpoints of the other nodes.
     func otherEndpoints(where isWanted: (NodeName) -> Bool = { _ in true }) -> [String] {
-        let others = view.map.members.filter { $0.state == .up && $0.id.name != node.name && isWanted($0.id.name) }
-        // Cordoned nodes last: clients try them if no other node takes them.
-        let ordered = others.filter(\.acceptsShards) + others.filter(\.isCordoned)
-        return ordered.map { $0.addresses.clients.description }
+        view.otherAddresses(where: isWanted).map(\.clients.description)
     }
 
     /// The client endpoints of the cluster. Those of the channel's owner and standby come first, so a client that loses
     /// this node resumes where the frames already are.
     func endpoints(of channel: ChannelID) -> [String] {
-        let shard = view.lookUp(channel.shard)
-        return endpoints(first: [shard.owner, shard.standby].compactMap { $0?.id.name })
-    }
-
-    private func endpoints(first names: [NodeName]) -> [String] {
-        let alive = view.map.members.filter { $0.state == .up }
-        let first = names.compactMap { name in alive.first { $0.id.name == name } }
-        // In random order: the clients of a dead node spread over all others.
-        // Cordoned nodes come last.
-        let rest = alive.filter { !names.contains($0.id.name) }.shuffled()
-            .sorted { !$0.isCordoned && $1.isCordoned }
-        return (first + rest).map { $0.addresses.clients.description }
+        view.addresses(of: channel.shard).map(\.clients.description)
     }
 }

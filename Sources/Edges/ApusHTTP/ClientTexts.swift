@@ -29,6 +29,20 @@ final class ClientTexts: WebSocketDialect {
         func number(_ name: String) -> UInt32? { raw(name).flatMap { UInt32($0) } }
     }
 
+    private let media: HTTPMedia?
+    /// Nil if this node has no media.
+    private let place: WebSocketPlace?
+    private let browser: BrowserUpgrade
+    /// Nil before the session is open, and without media.
+    private var streams: WebSocketStreams?
+
+    /// - Parameters:
+    ///   - place: on an event loop of the channels.
+    ///   - browser: what the upgrade says about its page.
+    init(media: HTTPMedia?, at place: WebSocketPlace?, browser: BrowserUpgrade) {
+        (self.media, self.place, self.browser) = (media, place, browser)
+    }
+
     func connected(_ connection: WebSocketConnection) {}
 
     func received(_ text: ByteBuffer, on connection: WebSocketConnection) throws(ApusError) {
@@ -42,12 +56,16 @@ final class ClientTexts: WebSocketDialect {
     }
 
     func received(binary bytes: ByteBuffer, on connection: WebSocketConnection) throws(ApusError) {
-        throw ApusError(.malformed, "only text frames are supported")
+        guard let streams else { throw ApusError(.malformed, "only text frames are supported") }
+        try streams.received(bytes)
     }
 
     private func open(_ fields: Fields, _ connection: WebSocketConnection) throws(ApusError) {
         guard let text = fields.raw("hello"), let read = try? ClientHello(jsonString: text) else {
             throw ApusError(.malformed, "the first text must be a hello")
+        }
+        if read.token.isEmpty, read.ticket.isEmpty, let cookie = try browser.cookieOfPage() {
+            return connection.open(signedIn: cookie, instance: read.instance)
         }
         connection.open(
             .with {
@@ -57,6 +75,11 @@ final class ClientTexts: WebSocketDialect {
     }
 
     func opened(_ session: Session, _ welcome: ClientWelcome, on connection: WebSocketConnection) {
+        if let media, let place {
+            streams = WebSocketStreams(
+                media, session, on: connection, place,
+                answer: { [weak self, unowned connection] in self?.answered($0, $1, on: connection) })
+        }
         if let text = try? welcome.jsonString(options: clientJSON) { connection.write("{\"welcome\":\(text)}") }
     }
 
@@ -67,6 +90,11 @@ final class ClientTexts: WebSocketDialect {
         guard let id = fields.number("id") else { throw ApusError(.malformed, "a request needs a number as its id") }
         do throws(ApusError) {
             guard let name = fields.text("request") else { throw ApusError(.malformed, "the request has no name") }
+            if name.hasPrefix("streams.") {
+                guard let request = WebSocketStreams.Request(rawValue: name) else { throw ApusError(.methodUnknown) }
+                guard let streams else { throw ApusError(.unavailable, "this node has no media") }
+                return try streams.serve(request, id, fields.raw("body") ?? "")
+            }
             try connection.ask(
                 id, name, ByteBuffer(string: fields.raw("body") ?? ""), .json, of: session,
                 time: fields.number("timeoutMs").map { .milliseconds(Int64($0)) },
@@ -95,7 +123,18 @@ final class ClientTexts: WebSocketDialect {
 
     func goodbye(_ error: ApusError) -> String { "{\"goodbye\":\(Problem(error).json.text)}" }
 
-    func confirmed() {}
+    func becameWritable() { streams?.becameWritable() }
 
-    func closed() {}
+    func leave(for endpoints: [String], on connection: WebSocketConnection) {
+        let message = ClientEndpointsChanged.with { ($0.endpoints, $0.leaving) = (endpoints, true) }
+        guard let text = try? message.jsonString(options: clientJSON) else { return }
+        connection.write("{\"endpointsChanged\":\(text)}")
+    }
+
+    func confirmed() { streams?.sessionConfirmed() }
+
+    func closed() {
+        streams?.closed()
+        streams = nil
+    }
 }

@@ -91,7 +91,57 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
         }
     }
 
-    private func upgrader(
+    /// Upgrades to a WebSocket. That of a client continues on an event loop of the channels; one of EVS stays.
+    private struct Upgrader: NIOTypedHTTPServerProtocolUpgrader {
+        let staying: NIOTypedWebSocketServerUpgrader<Kind>
+        let moves: @Sendable (HTTPRequestHead) -> Bool
+        let move: @Sendable (any Channel, HTTPRequestHead) throws -> Void
+
+        var supportedProtocol: String { staying.supportedProtocol }
+        var requiredUpgradeHeaders: [String] { staying.requiredUpgradeHeaders }
+
+        func buildUpgradeResponse(
+            channel: any Channel, upgradeRequest: HTTPRequestHead, initialResponseHeaders: HTTPHeaders
+        ) -> EventLoopFuture<HTTPHeaders> {
+            staying.buildUpgradeResponse(
+                channel: channel, upgradeRequest: upgradeRequest, initialResponseHeaders: initialResponseHeaders)
+        }
+
+        func upgrade(channel: any Channel, upgradeRequest: HTTPRequestHead) -> EventLoopFuture<Kind> {
+            guard moves(upgradeRequest) else {
+                return staying.upgrade(channel: channel, upgradeRequest: upgradeRequest)
+            }
+            return channel.eventLoop.makeCompletedFuture {
+                try move(channel, upgradeRequest)
+                return .webSocket
+            }
+        }
+    }
+
+    private func upgrader(_ webSockets: WebSockets, _ handlers: NIOLoopBound<HTTPOnly>) -> Upgrader {
+        let isSecure = certificate != nil
+        return Upgrader(
+            staying: stayingUpgrader(webSockets, handlers),
+            moves: { head in webSockets.hasMedia && !WebSockets.isEmbedded(head.uri) },
+            move: { channel, head in
+                let pipeline = channel.pipeline.syncOperations
+                pipeline.removeHandler(handlers.value.deadline, promise: nil)
+                pipeline.removeHandler(handlers.value.malformed, promise: nil)
+                let browser = BrowserUpgrade(head, isSecure: isSecure)
+                let eventLoop = channel.eventLoop
+                try pipeline.addHandler(
+                    SocketMove(
+                        isReady: { channel in
+                            (try? channel.pipeline.syncOperations.handler(
+                                type: NIOTypedHTTPServerUpgradeHandler<Kind>.self)) == nil
+                        },
+                        onMoved: { luggage in
+                            if let luggage { webSockets.receive(luggage, requests: eventLoop, browser: browser) }
+                        }))
+            })
+    }
+
+    private func stayingUpgrader(
         _ webSockets: WebSockets, _ handlers: NIOLoopBound<HTTPOnly>
     ) -> NIOTypedWebSocketServerUpgrader<Kind> {
         NIOTypedWebSocketServerUpgrader(
@@ -104,10 +154,7 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
                     pipeline.removeHandler(handlers.value.deadline, promise: nil)
                     pipeline.removeHandler(handlers.value.malformed, promise: nil)
                     try pipeline.addHandler(WebSocketFrameGuard())
-                    try pipeline.addHandler(
-                        NIOWebSocketFrameAggregator(
-                            minNonFinalFragmentSize: 0, maxAccumulatedFrameCount: 64,
-                            maxAccumulatedFrameSize: configuration.bodyByteCountMax))
+                    try pipeline.addHandler(webSockets.aggregator(byteCountMax: configuration.bodyByteCountMax))
                     try pipeline.addHandler(webSockets.connection(on: channel, dialect(head, webSockets)))
                     return .webSocket
                 }
@@ -116,7 +163,9 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
 
     /// What the messages of a WebSocket mean, by its address.
     private func dialect(_ head: HTTPRequestHead, _ webSockets: WebSockets) -> any WebSocketDialect {
-        guard WebSockets.isEmbedded(head.uri) else { return ClientTexts() }
+        guard WebSockets.isEmbedded(head.uri) else {
+            return ClientTexts(media: nil, at: nil, browser: BrowserUpgrade(head, isSecure: certificate != nil))
+        }
         return EVSDialect(
             head, isSecure: certificate != nil, media: webSockets.clients.media, replies: webSockets.replies)
     }

@@ -2,9 +2,8 @@ package import ApusClientAPI
 package import ApusContract
 package import ApusCore
 package import ApusDeviceAuthorization
-package import ApusMediaAccess
 package import ApusSessions
-package import NIOCore
+package import ApusSignIn
 import Synchronization
 
 /// The functions of a node that REST and WebSocket need to serve clients.
@@ -22,27 +21,20 @@ package struct HTTPClients: Sendable {
     package var media: HTTPMedia?
     /// Issues tokens to devices with a user code; nil: this node does not.
     package var authorization: DeviceAuthorizationService?
+    /// Signs browsers in; nil: this node does not.
+    package var signIn: SignInService?
 
     /// - Parameter welcome: the welcome of a WebSocket's client.
     package init(
         services: ClientServices, sessions: SessionService? = nil,
-        authorization: DeviceAuthorizationService? = nil, media: HTTPMedia? = nil,
+        authorization: DeviceAuthorizationService? = nil, signIn: SignInService? = nil, media: HTTPMedia? = nil,
         session: @escaping @Sendable (_ token: String) throws(ApusError) -> Session,
         welcome: @escaping @Sendable (OpenedSession) -> ClientWelcome = { _ in ClientWelcome() }
     ) {
         (self.services, self.sessions, self.session) = (services, sessions, session)
-        (self.authorization, self.media) = (authorization, media)
-        webSockets = sessions.map { NodeWebSocketSessions(sessions: $0, welcome: welcome) }
+        (self.authorization, self.signIn, self.media) = (authorization, signIn, media)
+        webSockets = sessions.map { NodeWebSocketSessions(sessions: $0, signIn: signIn, welcome: welcome) }
     }
-}
-
-/// What WebSockets need for media.
-package struct HTTPMedia: Sendable {
-    package var access: MediaAccess
-    /// The event loops of the channels.
-    package var group: any EventLoopGroup
-
-    package init(access: MediaAccess, group: any EventLoopGroup) { (self.access, self.group) = (access, group) }
 }
 
 /// Caches bearers of verified tokens. A signature is verified once, expiry and revocation are checked each time.

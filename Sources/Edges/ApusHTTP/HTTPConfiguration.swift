@@ -32,6 +32,8 @@ package struct HTTPConfiguration: Sendable {
     package var isTokenTakenFromAnywhere = false
     /// Origins whose pages may read answers (CORS). `*` permits all; an empty list permits none. Key `cors_origins`.
     package var corsOrigins: [String] = []
+    /// False: this node does not serve the console's pages. Key `console`.
+    package var hasConsole = true
     /// The interval of pings on a silent WebSocket. Key `websocket_ping`.
     package var webSocketPing: Duration = .seconds(20)
     /// The number of queued bytes above which a WebSocket's events wait. Key `websocket_outbound_bytes_max`.

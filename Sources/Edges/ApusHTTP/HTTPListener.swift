@@ -63,6 +63,9 @@ package struct HTTPListener: Service {
     /// Uses another certificate for new connections. Open connections keep theirs. Has no effect for plain HTTP.
     package func use(_ new: HTTPCertificate.Content) { certificate?.use(new) }
 
+    /// Asks the clients of WebSockets to connect to other nodes.
+    package func sendClientsAway() { webSockets?.sendClientsAway() }
+
     /// Serves until graceful shutdown or cancellation.
     ///
     /// - Throws: 10019 with the address if it is in use, 10018 for any other error of binding.

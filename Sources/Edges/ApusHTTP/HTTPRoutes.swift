@@ -43,6 +43,7 @@ package struct HTTPRoutes: Sendable {
         let rest = sources.clients.map { RESTResponder($0, configuration: configuration, metrics: metrics) }
         let (cors, bound) = (CORS(origins: configuration.corsOrigins), configuration.bodyByteCountMax)
         let routes = router().buildResponder()
+        let hasConsole = configuration.hasConsole && sources.clients?.signIn != nil
         return CallbackResponder<HTTPContext> { request, context in
             if let preflight = cors.preflight(request) { return preflight }
             // The answer to HEAD is that to GET without its body (RFC 9110 §9.3.2).
@@ -51,6 +52,8 @@ package struct HTTPRoutes: Sendable {
             var response: Response
             if Self.bodyByteCount(request) > bound {
                 response = Problem(ApusError(.frameTooLarge)).response
+            } else if hasConsole, let file = ConsoleRoutes.answer(request) {
+                response = file
             } else if let answer = await rest?.respond(request, context) {
                 response = answer
             } else {
@@ -109,6 +112,9 @@ package struct HTTPRoutes: Sendable {
             let asynchronous = FirstUse { AsyncAPIDocument(api).text }
             router.get("v1/openapi.json") { _, _ in Self.document(open.value) }
             router.get("v1/asyncapi.json") { _, _ in Self.document(asynchronous.value) }
+        }
+        if let clients = sources.clients, let signIn = clients.signIn {
+            SignInRoutes(service: signIn, clients: clients, configuration: configuration).add(to: router)
         }
         if let clients = sources.clients, let authorization = clients.authorization {
             DeviceAuthorizationRoutes(service: authorization, clients: clients, configuration: configuration)

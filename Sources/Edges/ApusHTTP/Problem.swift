@@ -63,7 +63,7 @@ extension HTTPField.Name {
     static let traceparent = Self(unchecked: "traceparent")
 
     /// - Precondition: the text is a field name.
-    private init(unchecked text: String) {
+    init(unchecked text: String) {
         guard let name = Self(text) else { preconditionFailure("\(text) is not a field name") }
         self = name
     }

@@ -88,7 +88,7 @@ struct RESTResponder: Sendable {
     private func carryOut(
         _ route: Route, _ parts: [Substring], _ request: Request, _ context: HTTPContext
     ) async throws(ApusError) -> Result<ByteBuffer, ApusError> {
-        let session = try authorized(request, context)
+        let session = try authorized(request, context, route.operation.info.roles)
         let services = clients.services
         try services.quotas.take(route.operation.info, of: session.account)
         // The owner of a device ends its sessions, and this request has none.
@@ -107,13 +107,17 @@ struct RESTResponder: Sendable {
         return await departure.cancelling { await services.carryOut(route.operation, work, call) }
     }
 
-    /// The session of the bearer. Throws 12001, 12002, and 12004 if the token crossed a network in plain text.
-    private func authorized(_ request: Request, _ context: HTTPContext) throws(ApusError) -> Session {
+    /// The session of the bearer, or of the browser that has signed in. Throws 12001, 12002, and 12004 if the token
+    /// crossed a network in plain text, or the browser's cookie does not count.
+    private func authorized(
+        _ request: Request, _ context: HTTPContext, _ roles: ClientRoles
+    ) throws(ApusError) -> Session {
         try configuration.checkSecrets(context)
-        guard let token = BearerToken.of(request.headers) else {
-            throw ApusError(.tokenInvalid, "a bearer token is required")
-        }
-        return try clients.session(token)
+        if let token = BearerToken.of(request.headers) { return try clients.session(token) }
+        var session = try clients.browser(request, context, configuration)
+        // An operator may have a token of each account, and so may its browser.
+        if session.role == .admin, !roles.contains(.admin), roles.contains(.app) { session.role = .app }
+        return session
     }
 
     /// The client's time-out: `Prefer: wait=SECONDS` (RFC 7240 §4.3).

@@ -29,7 +29,10 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
 
     let eventLoop: any EventLoop
     private let service: WebSockets
+    /// Of the session and its media.
     private let executor: LoopTaskExecutor
+    /// Of requests. It is never that of a loop with channels: a long answer would delay frames.
+    private let requestExecutor: LoopTaskExecutor
     private let channel: any Channel
     private let dialect: any WebSocketDialect
     private(set) var state = State.awaitingHello
@@ -45,7 +48,8 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
     /// The owner of the identity has confirmed the session as the newest.
     private(set) var isConfirmed = false
     private lazy var calls = ClientCalls(
-        service.clients.services, on: eventLoop, spawn: { [service, executor] in service.run(executor, $0) },
+        service.clients.services, on: eventLoop,
+        spawn: { [service, requestExecutor] in service.run(requestExecutor, $0) },
         answer: { [weak self] id, result in
             if let self { dialect.answered(id, result, on: self) }
         })
@@ -57,9 +61,15 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
     private static let lookInterval = TimeAmount.seconds(1)
     /// So much is still read from a client that does not read, so that it can unsubscribe and cancel.
     private static let heardWhileBehindMax = 4 << 10
+    /// The number of binary bytes that count as one there.
+    private static let binaryWeight = 16
 
-    init(_ service: WebSockets, channel: any Channel, executor: LoopTaskExecutor, dialect: any WebSocketDialect) {
+    init(
+        _ service: WebSockets, channel: any Channel, executor: LoopTaskExecutor, requests: LoopTaskExecutor,
+        dialect: any WebSocketDialect
+    ) {
         (self.service, self.channel, self.executor, self.dialect) = (service, channel, executor, dialect)
+        requestExecutor = requests
         eventLoop = channel.eventLoop
         events = ClientEventQueue(eventsMax: service.clients.services.configuration.eventsMax)
     }
@@ -95,6 +105,8 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
         switch error {
         case let violation as WebSocketViolation:
             close(ApusError(.malformed, violation.reason), code: .protocolError)
+        case let error as ApusError where error.code == .frameTooLarge: close(error, code: .messageTooLarge)
+        case let error as ApusError: close(error)
         // NIO's handler has sent the close frame.
         case is NIOWebSocketError: gone()
         case NIOWebSocketFrameAggregator.Error.accumulatedFrameSizeIsTooLarge,
@@ -109,6 +121,7 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
     func channelWritabilityChanged(context: ChannelHandlerContext) {
         behindSince = channel.isWritable ? nil : behindSince ?? .now()
         if channel.isWritable {
+            dialect.becameWritable()
             let waiting = events.becameWritable()
             for event in waiting.events { send(event) }
             for topic in waiting.topics { service.clients.services.topics?.writable(self, topic) }
@@ -138,7 +151,9 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
         let frame = unwrapInboundIn(data)
         lastHeard = .now()
         // The smallest frame of a client has six bytes (RFC 6455 §5.2).
-        if !channel.isWritable { heardWhileBehind += frame.data.readableBytes + 6 }
+        // What it publishes is answered by few acknowledgements.
+        let weight = frame.opcode == .binary ? Self.binaryWeight : 1
+        if !channel.isWritable { heardWhileBehind += frame.data.readableBytes / weight + 6 }
         switch frame.opcode {
         case .text:
             let text = frame.unmaskedData
@@ -168,6 +183,18 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
         state = .opening
         service.run(executor) { [self] in
             let result = await service.sessions.open(hello, link: self)
+            eventLoop.execute { [self] in opened(result) }
+        }
+    }
+
+    /// The same for a browser with a cookie.
+    ///
+    /// - Parameter instance: the page's random number.
+    func open(signedIn cookie: String, instance: UInt64) {
+        guard case .awaitingHello = state else { preconditionFailure("a session is opened twice, in \(state)") }
+        state = .opening
+        service.run(executor) { [self] in
+            let result = await service.sessions.open(signedIn: cookie, instance: instance, link: self)
             eventLoop.execute { [self] in opened(result) }
         }
     }
@@ -254,6 +281,13 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
         case .closed: return
         }
         look(since: since)
+    }
+
+    /// Asks the client to connect to one of these addresses.
+    func leave(for endpoints: [String]) {
+        eventLoop.execute { [self] in
+            if case .open = state { dialect.leave(for: endpoints, on: self) }
+        }
     }
 
     /// Sends the client the reason and closes the connection.

@@ -20,6 +20,10 @@ protocol WebSocketDialect: AnyObject {
     func answered(_ id: UInt32, _ result: Result<ByteBuffer, ApusError>, on connection: WebSocketConnection)
     /// An event of a topic or of the client's identity, which the socket takes now.
     func received(_ event: ClientEventFrame, on connection: WebSocketConnection)
+    /// The socket takes bytes again.
+    func becameWritable()
+    /// The node leaves, or cannot serve this client any more: it is asked to connect to one of these addresses.
+    func leave(for endpoints: [String], on connection: WebSocketConnection)
     /// About once a second, while the session is open.
     func looked(at now: MonotonicTime, on connection: WebSocketConnection)
     /// The text that is sent before the connection is closed with an error.

@@ -1,11 +1,15 @@
+import ApusChannels
 import ApusClientAPI
 import ApusContract
 import ApusCore
+import ApusMediaAccess
 import ApusTLS
 import ApusTransport
 import CoreMetrics
 import Logging
 import NIOCore
+import NIOPosix
+import NIOWebSocket
 import Synchronization
 
 /// The WebSockets of one listener: their limit, their tasks and their shutdown (D17).
@@ -19,6 +23,8 @@ final class WebSockets: Sendable {
     /// Of EVS devices.
     let replies = EVSReplies()
     private let executors: LoopExecutors
+    /// The event loops of the channels; empty without media.
+    private let loops: [WebSocketLoop]
     private let state: Mutex<State>
     private let work: AsyncStream<Piece>
     private let workFeed: AsyncStream<Piece>.Continuation
@@ -41,6 +47,12 @@ final class WebSockets: Sendable {
     ) {
         (self.clients, self.sessions, self.configuration) = (clients, sessions, configuration)
         (self.executors, self.limited) = (executors, limited)
+        loops =
+            clients.media.map { media in
+                media.group.makeIterator().map {
+                    WebSocketLoop(media.access.channels.clock(of: $0), streamKeepalive: media.streamKeepalive)
+                }
+            } ?? []
         state = Mutex(State(places: WebSocketPlaces(countMax: configuration.webSocketsMax)))
         // Bounded by the connections and their requests.
         (work, workFeed) = AsyncStream.makeStream()
@@ -61,7 +73,9 @@ final class WebSockets: Sendable {
 
     /// The addresses of EVS (docs/evs.md): ours, and the one that the vendor's devices have built in.
     private static let embeddedPaths = ["/v1/evs", "/embedded/v1"]
-    static let addresses = ["/v1/ws"] + embeddedPaths
+    /// The address of clients (docs/api.md).
+    static let clientPath = "/v1/ws"
+    static let addresses = [clientPath] + embeddedPaths
 
     /// True if an upgrade of this address makes a WebSocket.
     static func isAddress(_ uri: String) -> Bool {
@@ -75,9 +89,65 @@ final class WebSockets: Sendable {
         return embeddedPaths.contains { path.elementsEqual($0) }
     }
 
-    func connection(on channel: any Channel, _ dialect: any WebSocketDialect) -> WebSocketConnection {
+    // MARK: - Connections
+
+    /// True if WebSockets of clients are moved to the event loops of the channels.
+    var hasMedia: Bool { !loops.isEmpty }
+
+    /// Continues a WebSocket of a client on an event loop of the channels.
+    ///
+    /// - Parameter requests: the loop whose thread carries out its requests.
+    func receive(_ luggage: SocketMove.Luggage, requests: any EventLoop, browser: BrowserUpgrade) {
+        guard let loop = takeLoop(), let media = clients.media else { return SocketMove.close(luggage.socket) }
+        let high = configuration.webSocketOutboundByteCountMax
+        ClientBootstrap(group: loop.eventLoop)
+            .channelOption(.tcpOption(.tcp_nodelay), value: 1)
+            .channelOption(.writeBufferWaterMark, value: .init(low: high / 4, high: high))
+            .channelInitializer { [self] channel in
+                channel.eventLoop.makeCompletedFuture {
+                    let pipeline = channel.pipeline.syncOperations
+                    if let tls = luggage.tls { try pipeline.addHandler(tls.handler) }
+                    let bounds = WebSocketBounds(textByteCountMax: configuration.bodyByteCountMax)
+                    let port = WebSocketPort(loop, received: luggage.received)
+                    try pipeline.addHandler(port)
+                    try pipeline.addHandler(WebSocketFrameEncoder())
+                    try pipeline.addHandler(ByteToMessageHandler(WebSocketMessageDecoder(bounds)))
+                    try pipeline.addHandler(WebSocketFrameGuard())
+                    try pipeline.addHandler(aggregator(byteCountMax: media.messageByteCountMax))
+                    let place = WebSocketPlace(port: port, loop: loop, bounds: bounds)
+                    let dialect = ClientTexts(media: media, at: place, browser: browser)
+                    try pipeline.addHandler(connection(on: channel, dialect, requests: requests))
+                }
+            }
+            .withConnectedSocket(luggage.socket)
+            .whenFailure { [limited] error in
+                limited.log(.info, "A WebSocket could not be opened", metadata: [LogKey.error: "\(error)"])
+            }
+    }
+
+    /// The handler that joins the fragments of a message (RFC 6455 §5.4).
+    func aggregator(byteCountMax: Int) -> NIOWebSocketFrameAggregator {
+        NIOWebSocketFrameAggregator(
+            minNonFinalFragmentSize: 0, maxAccumulatedFrameCount: Self.fragmentsMax,
+            maxAccumulatedFrameSize: max(byteCountMax, configuration.bodyByteCountMax))
+    }
+    private static let fragmentsMax = 64
+
+    /// The loop of the next WebSocket: loops are filled one after the other, in steps. Viewers of a channel that share
+    /// a loop receive their frames in one wake-up (docs/decisions/5).
+    private func takeLoop() -> WebSocketLoop? {
+        let step = Self.loopStep
+        return loops.min { $0.count.load(ordering: .relaxed) / step < $1.count.load(ordering: .relaxed) / step }
+    }
+    private static let loopStep = 256
+
+    /// - Parameter requests: the loop whose thread carries out its requests; nil: its own.
+    func connection(
+        on channel: any Channel, _ dialect: any WebSocketDialect, requests: (any EventLoop)? = nil
+    ) -> WebSocketConnection {
         let connection = WebSocketConnection(
-            self, channel: channel, executor: executors.executor(of: channel.eventLoop), dialect: dialect)
+            self, channel: channel, executor: executors.executor(of: channel.eventLoop),
+            requests: executors.executor(of: requests ?? channel.eventLoop), dialect: dialect)
         let (count, closed) = state.withLock { state in
             state.open[ObjectIdentifier(connection)] = connection
             return (state.open.count, state.places.add(connection, at: .now()))
@@ -114,9 +184,22 @@ final class WebSockets: Sendable {
         }
     }
 
+    /// Asks every client to connect to another node, each with a new connection.
+    func sendClientsAway() {
+        guard let endpoints = clients.media?.otherEndpoints(), !endpoints.isEmpty else { return }
+        for connection in state.withLock({ Array($0.open.values) }) { connection.leave(for: endpoints) }
+    }
+
     /// Shuts down: every client is asked to connect to another node.
     func close() {
         for connection in state.withLock({ Array($0.open.values) }) { connection.end(ApusError(.shuttingDown)) }
         workFeed.finish()
     }
+}
+
+/// Where a WebSocket of a client is: its end at the socket, its loop, and its bounds.
+struct WebSocketPlace {
+    let port: WebSocketPort
+    let loop: WebSocketLoop
+    let bounds: WebSocketBounds
 }

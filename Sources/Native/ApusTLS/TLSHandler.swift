@@ -108,6 +108,22 @@ package final class TLSHandler: ChannelDuplexHandler {
     /// The identity of the pre-shared key; nil before the end of the handshake, or if there is none.
     package var peerIdentity: String? { state == .handshaking ? nil : session?.peerIdentity() ?? nil }
 
+    /// Takes the connection's keys out of a channel whose socket continues in another channel.
+    ///
+    /// - Returns: the handler for the other channel; nil, with nothing changed, unless the handshake is complete, both
+    ///   sides are open, and everything was handed to the channel. After that, this handler neither encrypts nor
+    ///   decrypts, and its channel closes without a close_notify.
+    package func moved() -> TLSHandler? {
+        guard state == .open, !isReading, !isInputOver, !isOutputOver, promise == nil, session?.isWaiting != true,
+            isOutputTaken || output.readableBytes == 0
+        else { return nil }
+        let handler = TLSHandler(side, .nanoseconds(closeTimeout.nanoseconds))
+        handler.session = session.take()
+        (handler.state, handler.address, handler.isResumed) = (.open, address, isResumed)
+        state = .closed
+        return handler
+    }
+
     // MARK: - The channel
 
     package func handlerAdded(context: ChannelHandlerContext) {

@@ -1,6 +1,7 @@
 import ApusCluster
 import ApusCore
 import ApusGateway
+import ApusHTTP
 import Logging
 import Synchronization
 
@@ -18,6 +19,7 @@ final class NodeDrain: Sendable {
 
     private let cluster: ClusterService
     private let gateway = Mutex<Gateway?>(nil)
+    private let http = Mutex<HTTPListener?>(nil)
     private let log: Logger
     private let progress = Mutex(Progress())
 
@@ -25,6 +27,9 @@ final class NodeDrain: Sendable {
 
     /// Sets the gateway whose clients are sent away. The gateway is created later than this object.
     func connect(_ gateway: Gateway) { self.gateway.withLock { $0 = gateway } }
+
+    /// Sets the listener whose WebSockets are sent away.
+    func connect(_ http: HTTPListener) { self.http.withLock { $0 = http } }
 
     /// True while a drain is in progress.
     var isRunning: Bool { progress.withLock { $0.isRunning } }
@@ -71,6 +76,7 @@ final class NodeDrain: Sendable {
     private func finish(_ number: UInt64) async {
         do throws(ApusError) {
             try await cluster.waitUntilDrained()
+            http.withLock { $0 }?.sendClientsAway()
             await gateway.withLock { $0 }?.sendClientsAway()
         } catch {
             if error.code == .cancelled {

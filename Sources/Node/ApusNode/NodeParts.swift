@@ -12,6 +12,7 @@ import ApusNodeConfiguration
 import ApusOperators
 import ApusRelayService
 import ApusSessions
+import ApusSignIn
 import ApusStorage
 import ApusTLS
 import ApusTracing
@@ -127,11 +128,13 @@ final class NodeParts: Sendable {
         let report = NodeReport(
             configuration: configuration, relayAddress: configuration.relayAddress(), relay: relay,
             relayMesh: relayMesh, cluster: cluster, replicas: replicas, drain: drain, channels: channels,
-            gateway: gateway, media: HTTPMedia(access: media, group: group), sessions: sessions, clients: clients,
-            authorization: try context.ports.one(DeviceAuthorizationService.self), conditions: conditions)
+            gateway: gateway, media: configuration.httpMedia(media, on: group), sessions: sessions, clients: clients,
+            authorization: try context.ports.one(DeviceAuthorizationService.self),
+            signIn: try context.ports.one(SignInService.self), conditions: conditions)
         http = try HTTPListener(
             configuration: configuration.httpListener, sources: report.sources(metrics: metrics), group: httpGroup,
             logger: nodeLog, limited: limited)
+        drain.connect(http)
         expiry = try CertificateWatch(configuration, conditions, log: nodeLog)
         late.set(channels: channels, runtime: runtime, gateway: gateway)
     }
@@ -302,6 +305,16 @@ extension Logger {
 extension NodeConfiguration {
     /// The number of event loops for links, clients and media.
     fileprivate var loopCount: Int { threadCount == 0 ? System.coreCount : threadCount }
+
+    /// The media of WebSockets, with the limits of the native protocol.
+    fileprivate func httpMedia(_ access: MediaAccess, on group: any EventLoopGroup) -> HTTPMedia {
+        var media = HTTPMedia(access: access, group: group)
+        media.streamsMax = gateway.streamsPerConnectionMax
+        media.messageByteCountMax = gateway.deviceFrameByteCountMax
+        media.streamKeepalive = gateway.streamKeepalive
+        media.isSecure = httpListener.tls != nil
+        return media
+    }
 
     /// Nil if the node does not trace.
     fileprivate func exporter(of node: NodeID, on loop: any EventLoop, limited: LogLimiter) -> SpanExporter? {

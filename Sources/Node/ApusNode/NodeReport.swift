@@ -11,6 +11,7 @@ import ApusNodeConfiguration
 import ApusRelay
 import ApusRelayService
 import ApusSessions
+import ApusSignIn
 import ApusWire
 import Foundation
 import SwiftProtobuf
@@ -31,6 +32,7 @@ struct NodeReport: Sendable {
     let sessions: SessionService
     let clients: ClientServices
     let authorization: DeviceAuthorizationService
+    let signIn: SignInService
     let conditions: NodeConditions
     let started = MonotonicTime.now()
 
@@ -53,12 +55,16 @@ struct NodeReport: Sendable {
             isValid: { [sessions] session throws(ApusError) in try sessions.checkBearer(session) },
             generation: { [sessions] in sessions.keyGeneration })
         return HTTPClients(
-            services: clients, sessions: sessions, authorization: authorization, media: media,
+            services: clients, sessions: sessions, authorization: authorization, signIn: signIn,
+            media: media,
             session: { token throws(ApusError) in try cache.session(token) },
-            welcome: { [cluster] opened in
+            welcome: { [cluster, media, configuration] opened in
                 ClientWelcome.with {
                     ($0.version, $0.session, $0.node) = (1, opened.session.id, cluster.identity.name.rawValue)
                     ($0.ticket, $0.ticketSeconds) = (Data(opened.ticket), opened.ticketSeconds)
+                    $0.endpoints = media.endpoints()
+                    $0.keepaliveMs = UInt32(min(configuration.httpListener.webSocketPing.milliseconds, 3_600_000))
+                    $0.streamKeepaliveMs = UInt32(media.streamKeepalive.milliseconds)
                     ($0.access, $0.account) = (opened.session.access.rawValue, opened.session.account.rawValue)
                 }
             })

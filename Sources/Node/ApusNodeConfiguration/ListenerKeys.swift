@@ -30,6 +30,7 @@ extension HTTPConfiguration {
         headerByteCountMax = try reader.bytes("http.header_bytes_max", default: headerByteCountMax)
         bodyByteCountMax = try reader.bytes("http.body_bytes_max", default: bodyByteCountMax)
         corsOrigins = try reader.string("http.cors_origins", default: "").split(separator: " ").map(String.init)
+        hasConsole = try reader.choice("http.console", of: ["on", "off"], default: "on") == "on"
         webSocketPing = try reader.duration("http.websocket_ping", default: webSocketPing)
         webSocketOutboundByteCountMax = try reader.bytes(
             "http.websocket_outbound_bytes_max", default: webSocketOutboundByteCountMax)

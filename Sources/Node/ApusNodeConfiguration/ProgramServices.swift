@@ -9,6 +9,7 @@ import ApusDialogs
 import ApusEvents
 import ApusFirmware
 import ApusSessions
+import ApusSignIn
 import ApusSpeech
 package import ApusStorage
 import ApusThings
@@ -21,7 +22,7 @@ package enum ProgramServices {
     private static let own: [any NodeService.Type] = [
         ProductService.self, CommandService.self, ThingService.self, TimerService.self, EventService.self,
         AnsweringService.self, CallService.self, FirmwareService.self, DialogService.self,
-        SpeechService.self, DeviceAuthorizationService.self,
+        SpeechService.self, DeviceAuthorizationService.self, SignInService.self,
     ]
 
     private static let carried = Mutex<[any NodeService.Type]>([])

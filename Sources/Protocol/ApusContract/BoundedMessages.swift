@@ -214,6 +214,8 @@ extension ClientIssueTokenRequest: BoundedMessage {
     package var isWithinBounds: Bool { (0...999_999_999).contains(lifetimeSeconds) }
 }
 
+extension ClientCreateSignInCodeRequest: BoundedMessage {}
+
 extension ClientRevokeTokensRequest: BoundedMessage {
     package var isWithinBounds: Bool {
         (0...999_999_999_999).contains(before) && (0...999_999_999).contains(keepSeconds)

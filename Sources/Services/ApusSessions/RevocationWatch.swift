@@ -20,6 +20,8 @@ package final class RevocationWatch: Sendable {
         var number: UInt64 = 0
         /// Rights that were lost since the last ``takeLost()``.
         var lost: [DeviceWithdrawal] = []
+        /// The number of times that a change is still to be reported.
+        var unreported = 0
     }
     private let state = Mutex(State())
     /// The number of revocations in effect.
@@ -55,7 +57,7 @@ package final class RevocationWatch: Sendable {
         let isChanged = try await loadWithdrawals(wallSeconds: wallSeconds)
         guard let read = try await records.revocations(since: mark, wallSeconds: wallSeconds) else { return isChanged }
         let list = RevocationList(read.records)
-        state.withLock { ($0.list, $0.mark) = (list, read.mark) }
+        state.withLock { ($0.list, $0.mark, $0.unreported) = (list, read.mark, 2) }
         kept.record(list.count)
         return true
     }
@@ -91,17 +93,20 @@ package final class RevocationWatch: Sendable {
     func watch(
         every interval: Duration, wallSeconds: @Sendable () -> Int64, changed: @Sendable () async -> Bool
     ) async {
-        var unreported = 0
         var isFailing = false
         while (try? await Task.sleep(for: interval)) != nil {
             do throws(ApusError) {
-                if try await load(wallSeconds: wallSeconds()) { unreported = 2 }
+                if try await load(wallSeconds: wallSeconds()) { state.withLock { $0.unreported = 2 } }
                 isFailing = false
             } catch {
                 if !isFailing { log.error("The revocations cannot be read", metadata: Logger.facts(of: error)) }
                 isFailing = true
             }
-            if unreported > 0, await changed() { unreported -= 1 }
+            let unreported = state.withLock { $0.unreported }
+            // A change that was read meanwhile counts anew.
+            if unreported > 0, await changed() {
+                state.withLock { if $0.unreported == unreported { $0.unreported -= 1 } }
+            }
         }
     }
 }

@@ -29,6 +29,10 @@ package struct Session: Sendable, Hashable {
     /// The mark of the token that opened it. Nothing that the session receives is valid for longer than the token
     /// (IV-A6).
     package var token: TokenMark
+    /// The tag of the sign-in of a browser from which it comes; 0 if it comes from none. Signing out revokes it.
+    package var signIn: UInt64 = 0
+    /// The tab of a browser. Tabs of one sign-in are clients of their own: they do not end each other. 0: not of a tab.
+    package var tab: UInt64 = 0
 
     package init(
         id: String, role: Role, access: AccessID, account: AccountID, device: DeviceID?,

@@ -28,6 +28,35 @@ extension SessionService {
         }
     }
 
+    /// Opens a session of a browser that has signed in: one for each tab. Fails as ``open(_:link:)``.
+    ///
+    /// - Parameter instance: the client's random number, which a tab keeps; 0 if it named none.
+    package func open(
+        signedIn browser: Session, instance: UInt64, link: any ClientLink
+    ) async -> Result<OpenedSession, ApusError> {
+        do throws(ApusError) {
+            guard browser.role == .app || browser.role == .admin else {
+                throw ApusError(.notAllowed, "a client of role \(browser.role.rawValue) has no session")
+            }
+            try checkSignIn(browser)
+            var session = browser
+            (session.id, session.role, session.instance) = (Self.newSessionID(), .app, instance)
+            session.tab = instance == 0 ? .random(in: 1 ... .max) : instance
+            session.sinceMilliseconds = Int64(Date().timeIntervalSince1970 * 1000)
+            let admitted = try await admit(session, link)
+            do throws(ApusError) {
+                // The browser may have signed out meanwhile.
+                try checkSignIn(admitted)
+            } catch {
+                close(admitted, link: link)
+                throw error
+            }
+            return .success(try opened(admitted, isConfirmed: true))
+        } catch {
+            return .failure(error)
+        }
+    }
+
     /// Admits a client by its ticket alone, without waiting for another node. Fails with 10007 if there are too many
     /// sessions. Returns nil if it has no valid ticket, or is a device that may be disabled; then call
     /// ``open(_:link:)``.

@@ -12,6 +12,13 @@ extension SessionService {
             changed: { await self.endRevoked() })
     }
 
+    /// Reads the revocations now, and ends what they name at this node. The other nodes do so within
+    /// ``SessionConfiguration/revocationInterval``. Throws 10021 if the records cannot be read.
+    func readRevocations() async throws(ApusError) {
+        try await revocations.load(wallSeconds: wallSeconds())
+        _ = await endRevoked()
+    }
+
     /// Ends revoked sessions and allocations of this node. Returns false if the relay could not be notified, or if
     /// sessions end later.
     private func endRevoked() async -> Bool {

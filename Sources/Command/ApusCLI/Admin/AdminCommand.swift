@@ -7,7 +7,7 @@ struct AdminCommand: AsyncParsableCommand {
         commandName: "admin",
         abstract: "Create keys and tokens, repair the ownership store, and manage records.",
         subcommands: [
-            AdminPKI.self, AdminToken.self, AdminRevoke.self, AdminOwnership.self, AdminRecords.self,
+            AdminPKI.self, AdminToken.self, AdminSignIn.self, AdminRevoke.self, AdminOwnership.self, AdminRecords.self,
             AdminBackup.self, AdminRestore.self,
         ])
 }

@@ -76,9 +76,15 @@ struct ClusterUp: AsyncParsableCommand {
         starter.recordsURL = recordsURL
         let report = try await ClusterReport(try await starter.start(timeout: .seconds(timeout)))
         let count = report.nodes.count
+        // A cluster of an earlier release, or whose records fail, is up all the same.
+        let api = try? await ServerOptions.local(directory.path)
+        var link: SignInLink?
+        if !output.json, let api {
+            link = try? await SignInLink.make(api, role: "admin", account: LocalCluster.account.rawValue)
+        }
         try output.show(
             report,
             ["The cluster \(report.cluster) is up: \(count) nodes, state in \(report.directory)."]
-                + report.table)
+                + report.table + (link?.lines ?? []))
     }
 }

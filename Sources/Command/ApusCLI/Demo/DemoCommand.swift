@@ -70,13 +70,19 @@ struct DemoCommand: AsyncParsableCommand {
                 if check {
                     try await DemoCheck(stage: stage, output: output).run()
                 } else {
-                    try await DemoTable(stage: stage).run()
+                    try await DemoTable(stage: stage, link: await Self.link(stage)).run()
                 }
             }
             defer { group.cancelAll() }
             try await group.next()
             if check, !Task.isCancelled, !stage.isChecked { throw ApusError(.cancelled, "the check was interrupted") }
         }
+    }
+
+    /// The console's address, for one browser.
+    private static func link(_ stage: DemoStage) async -> SignInLink? {
+        guard let api = try? await ServerOptions.local(stage.cluster.directory.path) else { return nil }
+        return try? await SignInLink.make(api, role: "admin", account: LocalCluster.account.rawValue)
     }
 
     /// Stops and removes an earlier demo, so that each starts from an empty state.

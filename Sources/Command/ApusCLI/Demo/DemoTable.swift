@@ -11,6 +11,8 @@ import Musl
 /// Redraws nodes, channels and viewers every second, until cancelled.
 struct DemoTable: Sendable {
     let stage: DemoStage
+    /// The console's; nil if no node has made one.
+    let link: SignInLink?
 
     func run() async throws {
         var tallies = stage.viewerNames.map { FrameTally(path: stage.frameLog($0), keepsHashes: false) }
@@ -21,8 +23,10 @@ struct DemoTable: Sendable {
             let reports = await NodeStanding.gather(stage.cluster)
             var lines = NodeStanding.table(reports) + [""]
             lines += Self.viewers(stage, tallies)
+            if let link { lines += [""] + link.lines }
             lines += [
-                "", "Kill a node with `apus cluster kill N --dir \(stage.cluster.directory.path)`. Ctrl-C ends it.",
+                "", "Another link: `apus admin sign-in --dir \(stage.cluster.directory.path)`.",
+                "Kill a node with `apus cluster kill N --dir \(stage.cluster.directory.path)`. Ctrl-C ends it.",
             ]
             // On a terminal: move the cursor home, clear, and print everything in one write.
             Console.say(

@@ -17,6 +17,9 @@ extension MetricCatalogue {
             "apus_api_audit_left_out_total", "requests",
             "Of them, refusals and changes by apps and devices that have no line, because there were too many."),
         .gauge("apus_http_websockets", "connections", "WebSockets that are open."),
+        .gauge(
+            "apus_http_websocket_streams", "streams", [.init("direction", "`played` or `published`")],
+            "Streams that clients play and publish over WebSockets."),
         .counter(
             "apus_http_websockets_refused_total", "connections",
             "WebSockets that were refused because of `http.websockets_max` or plain HTTP."),

@@ -111,6 +111,11 @@ final class EVSDialect: WebSocketDialect {
         }
     }
 
+    func becameWritable() {}
+
+    /// EVS has no message for it. The device connects again when the socket is closed.
+    func leave(for endpoints: [String], on connection: WebSocketConnection) {}
+
     func looked(at now: MonotonicTime, on connection: WebSocketConnection) {
         change(connection) { $0.tick(at: now, seconds: connection.wallSeconds(), &$1) }
     }

@@ -117,5 +117,6 @@ public enum ClientRequests {
         ClientGetAuthorizationRequest.info,
         ClientApproveAuthorizationRequest.info,
         ClientRefuseAuthorizationRequest.info,
+        ClientCreateSignInCodeRequest.info,
     ]
 }

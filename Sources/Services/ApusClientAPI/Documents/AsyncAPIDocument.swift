@@ -30,7 +30,9 @@ package struct AsyncAPIDocument {
                                 + "answers {\"id\":N,\"response\":{…}} or {\"id\":N,\"error\":{…}}, and sends "
                                 + "{\"event\":{…}} for the topics that the client subscribed to with "
                                 + "topics.subscribe. The requests of the OpenAPI document are valid here as well; the "
-                                + "channel requests has those that REST does not have.")
+                                + "channel requests has those that REST does not have. Live media, with the requests "
+                                + "streams.play, stop, publish and unpublish and binary messages, are described in "
+                                + "docs/media-over-websocket.md.")
                     ),
                 ])
             ),

@@ -24,9 +24,11 @@ package struct RevocationList: Sendable, Equatable {
 
     package var isEmpty: Bool { count == 0 }
 
-    /// True if the token of a session was revoked.
+    /// True if the token of a session was revoked, or the sign-in from which it comes has ended.
     package func revokes(_ session: Session) -> Bool {
-        revokes(session.token, account: session.account, identities: [session.access.rawValue, session.identity])
+        if session.signIn != 0, tokens.contains(session.signIn) { return true }
+        return revokes(
+            session.token, account: session.account, identities: [session.access.rawValue, session.identity])
     }
 
     /// True if a token of these identities of an account was revoked.

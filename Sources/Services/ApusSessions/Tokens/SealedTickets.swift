@@ -48,6 +48,18 @@ package struct TicketSealer: Sendable {
         return (content.session, content.expires)
     }
 
+    /// Seals the cookie of a browser's sign-in, for as long as the session's token is valid.
+    package func sealSignIn(_ session: Session) throws(ApusError) -> [UInt8] {
+        try seal(TicketContent(kind: .signIn, session: session, expires: session.token.expires))
+    }
+
+    /// The session of a browser's sign-in. Throws 12001 if this cluster did not create it, 12002 if it has expired.
+    package func openSignIn(_ cookie: [UInt8], wallSeconds: Int64) throws(ApusError) -> Session {
+        let session = try read(cookie, as: .signIn, wallSeconds: wallSeconds).session
+        guard session.signIn != 0 else { throw ApusError(.tokenInvalid) }
+        return session
+    }
+
     /// Seals a grant for an app of an account to watch a device until `expiresAt`, in Unix seconds, or until its token
     /// expires.
     ///

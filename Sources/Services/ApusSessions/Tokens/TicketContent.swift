@@ -7,7 +7,7 @@ import ApusCore
 ///
 /// Pure.
 struct TicketContent: Equatable {
-    enum Kind: UInt8 { case session = 1, grant = 2 }
+    enum Kind: UInt8 { case session = 1, grant = 2, signIn = 3 }
 
     /// Tags are never reused.
     private enum Tag: UInt8 {
@@ -27,6 +27,8 @@ struct TicketContent: Equatable {
         case orderSequence = 13
         /// The token's tag, its time of issue and its expiry.
         case token = 14
+        /// The tag of a browser's sign-in, and the tab.
+        case signIn = 15
     }
 
     private static let version: UInt8 = 1
@@ -58,6 +60,10 @@ struct TicketContent: Equatable {
         if session.order != .none {
             Self.write(Int64(session.order.epoch), .orderEpoch, to: &bytes)
             Self.write(Int64(bitPattern: session.order.sequence), .orderSequence, to: &bytes)
+        }
+        if session.signIn != 0 {
+            let numbers = [Int64(bitPattern: session.signIn), Int64(bitPattern: session.tab)]
+            Self.write(numbers.flatMap(Self.bytes), .signIn, to: &bytes)
         }
         Self.write(session.id.utf8, .session, to: &bytes)
         Self.write(session.access.rawValue.utf8, .access, to: &bytes)
@@ -103,16 +109,15 @@ struct TicketContent: Equatable {
         guard let kind = fields.kind, let role = fields.role, let expires = fields.expires,
             let access = fields.access, let account = fields.account
         else { return nil }
-        self.init(
-            kind: kind,
-            session: Session(
-                id: fields.session ?? "", role: role, access: access, account: account, device: fields.device,
-                allowedDevices: fields.allowed, sinceMilliseconds: fields.since ?? 0,
-                instance: UInt64(bitPattern: fields.instance ?? 0), order: fields.order,
-                // An earlier version did not write it. What such a ticket renews expires with the ticket.
-                token: fields.token
-                    ?? TokenMark(tag: 0, issuedAt: (fields.since ?? 0) / 1000, expires: expires)),
-            expires: expires)
+        var session = Session(
+            id: fields.session ?? "", role: role, access: access, account: account, device: fields.device,
+            allowedDevices: fields.allowed, sinceMilliseconds: fields.since ?? 0,
+            instance: UInt64(bitPattern: fields.instance ?? 0), order: fields.order,
+            // An earlier version did not write it. What such a ticket renews expires with the ticket.
+            token: fields.token
+                ?? TokenMark(tag: 0, issuedAt: (fields.since ?? 0) / 1000, expires: expires))
+        (session.signIn, session.tab) = fields.signIn ?? (0, 0)
+        self.init(kind: kind, session: session, expires: expires)
     }
 
     private struct Fields {
@@ -129,6 +134,7 @@ struct TicketContent: Equatable {
         var orderEpoch: Int64?
         var orderSequence: Int64?
         var token: TokenMark?
+        var signIn: (tag: UInt64, tab: UInt64)?
 
         /// None if a part is missing, or the epoch is out of range.
         var order: SessionOrder {
@@ -154,6 +160,7 @@ struct TicketContent: Equatable {
             case .orderEpoch: Self.set(&orderEpoch, Self.number(content))
             case .orderSequence: Self.set(&orderSequence, Self.number(content))
             case .token: Self.set(&token, Self.mark(content))
+            case .signIn: Self.set(&signIn, Self.pair(content))
             case .allowedDevice: allow(Self.text(content).flatMap { DeviceID(rawValue: $0) })
             }
         }
@@ -184,6 +191,13 @@ struct TicketContent: Equatable {
                 let issuedAt = number(content.dropFirst(8).prefix(8)), let expires = number(content.suffix(8))
             else { return nil }
             return TokenMark(tag: UInt64(bitPattern: tag), issuedAt: issuedAt, expires: expires)
+        }
+
+        private static func pair(_ content: ArraySlice<UInt8>) -> (tag: UInt64, tab: UInt64)? {
+            guard content.count == 16, let tag = number(content.prefix(8)), let tab = number(content.suffix(8)) else {
+                return nil
+            }
+            return (UInt64(bitPattern: tag), UInt64(bitPattern: tab))
         }
 
         private static func text(_ content: ArraySlice<UInt8>) -> String? { String(validating: content, as: UTF8.self) }

@@ -1,5 +1,5 @@
 import ApusCore
-import ApusGateway
+import ApusListener
 import Testing
 
 @Suite("The keepalive clock")

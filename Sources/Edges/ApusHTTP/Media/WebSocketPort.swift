@@ -1,0 +1,105 @@
+import ApusChannels
+import ApusCore
+import NIOCore
+
+/// The end of a WebSocket at its socket: sends a channel's frames, which bypass the handlers above.
+///
+/// The bytes are those of one message, which all viewers of the channel on this loop share.
+///
+/// Concurrency model: confined to the channel's event loop.
+final class WebSocketPort: ChannelDuplexHandler, FramePort,
+    @unchecked Sendable  // SAFETY: confined to the event loop.
+{
+    typealias InboundIn = ByteBuffer
+    typealias InboundOut = ByteBuffer
+    typealias OutboundIn = ByteBuffer
+    typealias OutboundOut = ByteBuffer
+
+    /// False while more than `http.websocket_outbound_bytes_max` wait for the client.
+    private(set) var isWritable = true
+    private let loop: WebSocketLoop
+    /// What was read before the socket came to this loop.
+    private var received: ByteBuffer
+    private var context: ChannelHandlerContext?
+    private var slot: Int?
+
+    init(_ loop: WebSocketLoop, received: ByteBuffer) { (self.loop, self.received) = (loop, received) }
+
+    // MARK: - The channel
+
+    func handlerAdded(context: ChannelHandlerContext) {
+        self.context = context
+        slot = loop.add(self)
+    }
+
+    func handlerRemoved(context: ChannelHandlerContext) { ended() }
+
+    func channelInactive(context: ChannelHandlerContext) {
+        ended()
+        context.fireChannelInactive()
+    }
+
+    private func ended() {
+        (context, isWritable) = (nil, false)
+        if let slot { loop.remove(slot) }
+        slot = nil
+    }
+
+    func channelActive(context: ChannelHandlerContext) {
+        context.fireChannelActive()
+        guard received.readableBytes > 0 else { return }
+        context.fireChannelRead(wrapInboundOut(received))
+        received = ByteBuffer()
+        context.fireChannelReadComplete()
+    }
+
+    func channelWritabilityChanged(context: ChannelHandlerContext) {
+        isWritable = context.channel.isWritable && self.context != nil
+        context.fireChannelWritabilityChanged()
+    }
+
+    func write(context: ChannelHandlerContext, data: NIOAny, promise: EventLoopPromise<Void>?) {
+        if let slot { loop.sent(slot, now: .now()) }
+        context.write(data, promise: promise)
+    }
+
+    // MARK: - Frames
+
+    func send(_ bytes: ByteBuffer, now: MonotonicTime) {
+        guard let context, let slot else { return }
+        loop.sent(slot, now: now)
+        context.writeAndFlush(wrapOutboundOut(loop.message(of: bytes)), promise: nil)
+    }
+
+    /// A client with streams was sent nothing for the time of a keepalive.
+    func keepAlive() {
+        guard isWritable, let context else { return }
+        context.writeAndFlush(wrapOutboundOut(WebSocketLoop.alive), promise: nil)
+        if let slot { loop.sent(slot, now: .now()) }
+    }
+
+    func setStreams(isStreaming: Bool, isPlaying: Bool) {
+        if let slot { loop.setStreams(slot, isStreaming: isStreaming, isPlaying: isPlaying) }
+    }
+
+    /// - Parameters:
+    ///   - first: the first byte: FIN and the opcode.
+    ///   - room: for what is written behind the header.
+    static func header(_ first: UInt8, _ byteCount: Int, room: Int = 0) -> ByteBuffer {
+        var header = ByteBufferAllocator().buffer(capacity: 10 + room)
+        header.writeInteger(first)
+        switch byteCount {
+        case ...125: header.writeInteger(UInt8(byteCount))
+        case ...0xFFFF: header.writeMultipleIntegers(UInt8(126), UInt16(byteCount))
+        default: header.writeMultipleIntegers(UInt8(127), UInt64(byteCount))
+        }
+        return header
+    }
+
+    /// A text message.
+    static func message(_ text: String) -> ByteBuffer {
+        var message = header(0x81, text.utf8.count)
+        message.writeString(text)
+        return message
+    }
+}
