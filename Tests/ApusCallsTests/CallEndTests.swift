@@ -284,7 +284,7 @@ struct CallEndTests {
         #expect(call.phase == .unspecified && call.actions == [.releaseChannels])
     }
 
-    @Test("CALL-8: the end, the record and the parties are repeated until they are confirmed, and the channels end once")
+    @Test("CALL-8: the end, the record and the parties are repeated until confirmed, and the channels end once")
     func confirmation() throws {
         var call = try CallDriver.accepted()
         try call.send(.hungUp, 0)
