@@ -336,6 +336,7 @@ export class ApusPlayer extends HTMLElement {
                 if (state === "waiting") this.#set("waiting");
                 else if (state === "moving") this.movingSince = performance.now();
             },
+            onGranted: () => this.dispatchEvent(new CustomEvent("apus-granted")),
             onEndOfRun: epoch => this.dispatchEvent(new CustomEvent("apus-run-ended", { detail: epoch })),
             onEnd: error => {
                 this.endText = error.message || String(error.code);

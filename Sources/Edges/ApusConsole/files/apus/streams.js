@@ -22,6 +22,7 @@ const retryMaxMs = 2000;
  * @property {(frame: MediaFrame) => void} onFrame a whole picture or packet of sound, each once, in order
  * @property {(hasGap: boolean, skipped: number) => void} [onGap] frames are missing: decode from the next key frame on
  * @property {(state: "live" | "waiting" | "moving") => void} [onState]
+ * @property {() => void} [onGranted] the node has accepted the stream: what is sent from now on is not missed
  * @property {(epoch: number) => void} [onEndOfRun] the publisher has ended its run
  * @property {(error: import("./session.js").ApusError) => void} [onEnd] the stream has ended permanently
  */
@@ -147,6 +148,7 @@ export class PlayStream extends Stream {
             this.grant = answer.grant ?? "";
             this.failures = 0;
             this.session.streamOpened(connection);
+            this.handlers.onGranted?.();
         }, error => {
             if (this.connection === connection && !this.isOver) this.#refused(error, connection);
         });
