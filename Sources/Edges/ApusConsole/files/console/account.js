@@ -7,7 +7,6 @@ import { language, setLanguage, t } from "./texts.js";
 /** @type {import("./app.js").Page} */
 export function accountPage(context) {
     const { who } = context;
-    const isApp = who.role !== "ROLE_ADMIN";
     const node = h("dd", {}, context.session.node || location.host);
     context.session.addEventListener("welcome", () => setText(node, context.session.node), { signal: context.signal });
     const choice = h("select", {
@@ -17,7 +16,7 @@ export function accountPage(context) {
         },
     }, h("option", { value: "en", lang: "en", selected: language === "en" }, "English"), h("option", { value: "zh-Hans", lang: "zh-Hans", selected: language !== "en" }, "简体中文"));
     const invitations = h("ul", { class: "list" });
-    const card = h("section", { class: "card", hidden: !isApp }, h("h2", {}, t("invitations")), invitations);
+    const card = h("section", { class: "card" }, h("h2", {}, t("invitations")), invitations);
     const load = async () => {
         const answer = await attempt(context.session.request("devices.invitations", { pageSize: 100 }));
         if (context.signal.aborted || !answer) return;
@@ -28,10 +27,8 @@ export function accountPage(context) {
             h("button", { type: "button", class: "button", "aria-label": `${t("decline")}: ${invitation.device}`, onclick: () => attempt(context.session.request("devices.unshare", { device: invitation.device, account: who.account })).then(load) }, t("decline")),
             h("button", { type: "button", class: "button primary", "aria-label": `${t("acceptShare")}: ${invitation.device}`, onclick: () => attempt(context.session.request("devices.accept", { device: invitation.device })).then(load) }, t("acceptShare")))));
     };
-    if (isApp) {
-        load();
-        context.events.addEventListener("share", load, { signal: context.signal });
-    }
+    load();
+    context.events.addEventListener("share", load, { signal: context.signal });
     return {
         title: t("account"),
         element: h("div", {}, h("div", { class: "head" }, h("h1", { class: "grow" }, t("account"))), h("div", { class: "columns" },

@@ -18,7 +18,7 @@ import { channelsPage, nodesPage, sessionsPage, shardsPage } from "./operator.js
  * What pages share.
  * @typedef {object} Context
  * @property {import("./api.js").SignIn} who
- * @property {Session} session of an operator, it is not started
+ * @property {Session} session
  * @property {EventLog} events
  * @property {CallCenter} calls
  * @property {Map<string, string>} names of devices
@@ -30,19 +30,19 @@ import { channelsPage, nodesPage, sessionsPage, shardsPage } from "./operator.js
  * @typedef {import("./dom.js").Child} Child
  */
 
-/** @type {Record<string, {page: Page, icon?: Parameters<typeof icon>[0], roles: string[]}>} */
+/** @type {Record<string, {page: Page, area: "home" | "cluster" | "", icon?: Parameters<typeof icon>[0]}>} */
 const pages = {
-    cameras: { page: camerasPage, icon: "cameras", roles: ["ROLE_APP"] },
-    events: { page: eventsPage, icon: "events", roles: ["ROLE_APP"] },
-    calls: { page: callsPage, icon: "calls", roles: ["ROLE_APP"] },
-    messages: { page: messagesPage, icon: "messages", roles: ["ROLE_APP"] },
-    nodes: { page: nodesPage, icon: "nodes", roles: ["ROLE_ADMIN"] },
-    shards: { page: shardsPage, icon: "shards", roles: ["ROLE_ADMIN"] },
-    channels: { page: channelsPage, icon: "channels", roles: ["ROLE_ADMIN"] },
-    sessions: { page: sessionsPage, icon: "sessions", roles: ["ROLE_ADMIN"] },
-    account: { page: accountPage, icon: "account", roles: ["ROLE_APP", "ROLE_ADMIN"] },
-    camera: { page: cameraPage, roles: ["ROLE_APP"] },
-    call: { page: callPage, roles: ["ROLE_APP"] },
+    cameras: { page: camerasPage, area: "home", icon: "cameras" },
+    events: { page: eventsPage, area: "home", icon: "events" },
+    calls: { page: callsPage, area: "home", icon: "calls" },
+    messages: { page: messagesPage, area: "home", icon: "messages" },
+    nodes: { page: nodesPage, area: "cluster", icon: "nodes" },
+    shards: { page: shardsPage, area: "cluster", icon: "shards" },
+    channels: { page: channelsPage, area: "cluster", icon: "channels" },
+    sessions: { page: sessionsPage, area: "cluster", icon: "sessions" },
+    account: { page: accountPage, area: "", icon: "account" },
+    camera: { page: cameraPage, area: "home" },
+    call: { page: callPage, area: "home" },
 };
 
 const app = /** @type {HTMLElement} */ (document.getElementById("app"));
@@ -51,7 +51,8 @@ class Console {
     /** @param {import("./api.js").SignIn} who */
     constructor(who) {
         this.who = who;
-        this.isApp = who.role !== "ROLE_ADMIN";
+        // An operator's browser is an app of its account too.
+        this.isOperator = who.role === "ROLE_ADMIN";
         this.session = new Session({ agent: "console" });
         this.names = new Map();
         this.events = new EventLog(this.session, who.account);
@@ -62,6 +63,7 @@ class Console {
         this.main = h("main", { id: "main", tabindex: "-1" });
         this.menu = h("ul", { class: "menu" });
         this.who_ = h("p", { class: "who" });
+        this.badge = h("span", { class: "badge", hidden: true });
         put(app,
             h("a", { class: "skip", href: "#main", onclick: (/** @type {Event} */ event) => { event.preventDefault(); this.main.focus(); } }, t("skip")),
             h("div", { class: "shell" },
@@ -75,11 +77,9 @@ class Console {
         this.calls.addEventListener("change", () => this.frame());
         this.events.addEventListener("change", () => this.frame());
         this.session.addEventListener("state", () => this.linkChanged());
-        if (this.isApp) {
-            this.session.start();
-            this.events.start();
-            this.calls.start();
-        }
+        this.session.start();
+        this.events.start();
+        this.calls.start();
         this.show();
     }
 
@@ -95,11 +95,17 @@ class Console {
     frame() {
         const current = this.place()[0];
         const shown = current === "camera" ? "cameras" : current === "call" ? "calls" : current;
-        const entries = Object.entries(pages).filter(([, page]) => page.icon && page.roles.includes(this.who.role));
-        put(this.menu, entries.map(([name, page]) => h("li", {},
-            h("a", { href: `#/${name}`, "aria-current": name === shown ? "page" : null },
-                icon(/** @type {any} */ (page.icon)), h("span", {}, t(name)),
-                name === "events" && this.events.unseen > 0 && h("span", { class: "badge" }, this.events.unseen)))));
+        const area = pages[current]?.area || this.area;
+        this.area = area;
+        // Where the page is narrow, the menu has one area and a way to the other one.
+        this.menu.dataset.area = area;
+        const sign = `${area} ${shown}`;
+        if (this.menu.dataset.shown !== sign) {
+            this.menu.dataset.shown = sign;
+            put(this.menu, this.entries(area, shown));
+        }
+        setText(this.badge, String(this.events.unseen));
+        this.badge.hidden = this.events.unseen === 0;
         setText(this.who_, this.session.node ? `${this.who.account} · ${this.session.node}` : this.who.account);
         const ringing = this.calls.ringing;
         const key = ringing?.id ?? "";
@@ -108,6 +114,23 @@ class Console {
             put(this.ring, ringing && this.banner(ringing));
         }
         document.title = ringing ? t("ringing", { name: this.calls.nameOf(ringing) }) : `${this.title} – Apus`;
+    }
+
+    /**
+     * @param {string} area
+     * @param {string} shown
+     */
+    entries(area, shown) {
+        /** @type {(name: string, look: string, text: string, className: string) => HTMLElement} */
+        const entry = (name, look, text, className) => h("li", { class: className }, h("a", {
+            href: `#/${name}`, "aria-current": name === shown && className !== "switch" ? "page" : null,
+        }, icon(/** @type {any} */ (look)), h("span", {}, text), name === "events" && this.badge));
+        const other = area === "home" ? { name: "nodes", text: t("cluster") } : { name: "cameras", text: t("home") };
+        return Object.entries(pages).filter(([, page]) => page.icon && this.mayShow(page)).flatMap(([name, page]) => [
+            this.isOperator && (name === "cameras" || name === "nodes") && h("li", { class: "area" }, t(page.area)),
+            this.isOperator && name === "account" && entry(other.name, other.name, other.text, "switch"),
+            entry(name, /** @type {string} */ (page.icon), t(name), page.area),
+        ]);
     }
 
     /** @param {import("./calls.js").Call} call */
@@ -132,8 +155,11 @@ class Console {
         } catch {
             // An address that somebody has changed by hand.
         }
-        return [name || (this.isApp ? "cameras" : "nodes"), decoded];
+        return [name || "cameras", decoded];
     }
+
+    /** @param {{area: string}} page */
+    mayShow(page) { return page.area !== "cluster" || this.isOperator; }
 
     show() {
         this.ended.abort();
@@ -141,7 +167,7 @@ class Console {
         const [name, argument] = this.place();
         const entry = pages[name];
         const isFirst = this.main.childElementCount === 0;
-        if (!entry || !entry.roles.includes(this.who.role)) {
+        if (!entry || !this.mayShow(entry)) {
             this.title = "Apus";
             put(this.main, h("div", { class: "empty" }, h("h1", {}, t("notFound"))));
         } else {
@@ -183,6 +209,8 @@ class Console {
     }
 
     title = "Apus";
+    /** The area of the newest page. */
+    area = "home";
 }
 
 /** @param {import("./api.js").SignIn} who */

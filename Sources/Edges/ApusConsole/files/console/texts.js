@@ -7,6 +7,8 @@ export const texts = {
     // The frame of the page
     skip: ["Skip to content", "跳到内容"],
     menu: ["Pages", "页面"],
+    home: ["Home", "家"],
+    cluster: ["Cluster", "集群"],
     cameras: ["Cameras", "摄像机"],
     events: ["Events", "事件"],
     calls: ["Calls", "通话"],
