@@ -7,6 +7,7 @@ import pathlib
 import re
 import tempfile
 import time
+import urllib.error
 import urllib.request
 
 import axe_selenium_python

@@ -18,6 +18,8 @@ const keptBytesMax = 12 << 20;
 /** Samples that wait for the buffer. */
 const waitingMax = 1200;
 const keepBehindSeconds = 8;
+/** So long after a beginning, a small delay is removed by a jump. */
+const startMs = 1500;
 
 /** A track of the media source. */
 class Lane {
@@ -70,6 +72,7 @@ export class ElementRenderer {
         this.rebuilds = 0;
         this.lastTime = -1;
         this.lastMove = performance.now();
+        this.began = 0;
         this.lastCapture = 0;
         this.element.addEventListener("resize", () => handlers.onSize(this.element.videoWidth, this.element.videoHeight));
         this.element.addEventListener("error", () => this.#rebuild("the browser refused the stream"));
@@ -196,6 +199,7 @@ export class ElementRenderer {
         this.element.src = URL.createObjectURL(source);
         if (old) URL.revokeObjectURL(old);
         this.lastMove = performance.now();
+        this.began = this.lastMove;
         for (const frame of this.kept) this.#append(frame);
         this.element.play().catch(() => {});
     }
@@ -258,7 +262,8 @@ export class ElementRenderer {
         const now = performance.now();
         if (end === null || this.isClosed) return;
         const target = Math.max(0.08, this.jitterSeconds, this.pacer.bufferMs / 1000 + 0.05);
-        const { rate, jump } = elementPace(end - element.currentTime, target);
+        // What was kept to begin again is old: the newest picture is wanted at once.
+        const { rate, jump } = elementPace(end - element.currentTime, target, now - this.began < startMs ? 0.2 : 1.5);
         const start = element.buffered.start(element.buffered.length - 1);
         if (jump || element.currentTime < start) element.currentTime = Math.max(start, end - target);
         else if (element.playbackRate !== rate) element.playbackRate = rate;

@@ -224,7 +224,7 @@ export function callPage(context, id) {
             setText(stage, name);
             put(tools, h("div", { class: "row" },
                 !call.isOutgoing && call.phase === "ringing" && h("button", { type: "button", class: "button primary", onclick: () => calls.accept(call) }, t("accept")),
-                h("button", { type: "button", class: "button danger", onclick: () => (call.isOutgoing || call.phase !== "ringing" ? calls.hangUp(call) : calls.decline(call)) }, call.isOutgoing ? t("cancel") : t("decline"))));
+                h("button", { type: "button", class: "button danger", onclick: () => (call.isOutgoing || call.phase !== "ringing" ? calls.hangUp(call) : calls.decline(call)) }, t(call.isOutgoing ? "cancel" : call.phase === "ringing" ? "decline" : "hangUp"))));
         }
     };
     calls.addEventListener("change", show, { signal: context.signal });

@@ -26,7 +26,7 @@ export function cameraPage(context, device) {
     });
     const leave = context.session.subscribe(`presence/${device}`, event => showPresence(presence, Number(event.message.online ?? 0)));
     context.signal.addEventListener("abort", leave);
-    const model = new Model(context, device);
+    const model = new Model(context, device, value => { call.hidden = value?.ProReadonly?._twoWayVideo?.stVal === 0; });
     const rights = h("p", { class: "card quiet", hidden: true }, t("rights"));
     return {
         title: context.names.get(device) ?? device,
@@ -45,10 +45,12 @@ class Model {
     /**
      * @param {Context} context
      * @param {string} device
+     * @param {(value: any) => void} onValue
      */
-    constructor(context, device) {
+    constructor(context, device, onValue) {
         this.context = context;
         this.device = device;
+        this.onValue = onValue;
         /** @type {any} */
         this.value = null;
         this.pending = new Set();
@@ -99,6 +101,7 @@ class Model {
 
     #show() {
         if (this.context.signal.aborted) return;
+        this.onValue(this.value);
         const leaves = /** @param {string} root */ root => Object.entries(this.value?.[root] ?? {}).filter(([name]) => !name.startsWith("_"));
         this.#showSettings(leaves("ProWritable"));
         this.#showActions(leaves("Action"));

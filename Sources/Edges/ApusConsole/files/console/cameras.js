@@ -6,6 +6,9 @@ import { errorText, t, timeText } from "./texts.js";
 
 /** @typedef {import("./app.js").Context} Context */
 
+/** Tiles that are made in one piece of work. */
+const atOnce = 100;
+
 /**
  * What people call a device; its id until that is known.
  *
@@ -69,7 +72,7 @@ export function camerasPage(context) {
     field.addEventListener("input", filter);
 
     /** @param {any[]} devices */
-    const show = devices => {
+    const add = devices => {
         const fragment = document.createDocumentFragment();
         for (const device of devices) {
             let tile = tiles.get(device.device);
@@ -80,10 +83,28 @@ export function camerasPage(context) {
             }
             fragment.append(tile.element);
         }
-        list.replaceChildren(fragment);
-        find.hidden = tiles.size < 7;
-        setText(count, String(tiles.size));
-        put(empty, tiles.size === 0 && h("div", { class: "empty card" }, h("h2", {}, t("noCameras")), h("p", {}, t("noCamerasHelp"))));
+        list.append(fragment);
+    };
+    /** @param {any[]} devices */
+    const show = devices => {
+        for (const [name, tile] of tiles) {
+            if (devices.some(device => device.device === name)) continue;
+            tile.see(false);
+            tile.element.remove();
+            tiles.delete(name);
+        }
+        add(devices.slice(0, atOnce));
+        // The rest follows in pieces: a page with 1,000 cameras is there as soon as one with few.
+        let from = atOnce;
+        const more = () => {
+            if (from >= devices.length || context.signal.aborted) return filter();
+            add(devices.slice(from, from += atOnce));
+            requestAnimationFrame(more);
+        };
+        requestAnimationFrame(more);
+        find.hidden = devices.length < 7;
+        setText(count, String(devices.length));
+        put(empty, devices.length === 0 && h("div", { class: "empty card" }, h("h2", {}, t("noCameras")), h("p", {}, t("noCamerasHelp"))));
     };
     const load = async () => {
         try {
