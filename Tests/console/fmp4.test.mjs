@@ -22,14 +22,17 @@ function boxes(bytes, start = 0, end = bytes.length, path = "") {
 }
 
 const avcC = new Uint8Array([1, 0x64, 0, 0x1f, 0xff, 0xe1, 0, 1, 0x67, 1, 0, 1, 0x68]);
-const picture = { codec: Codec.h264, trackCount: 1, first: 1280, second: 720, third: 25_000, extra: avcC, isVideo: true };
-const sound = { codec: Codec.aac, trackCount: 1, first: 48_000, second: 2, third: 1024, extra: new Uint8Array([0x11, 0x90]), isVideo: false };
+const picture = { codec: Codec.h264, trackCount: 1, first: 1280, second: 720, third: 25_000, extra: avcC,
+    isVideo: true };
+const sound = { codec: Codec.aac, trackCount: 1, first: 48_000, second: 2, third: 1024,
+    extra: new Uint8Array([0x11, 0x90]), isVideo: false };
 
 test("The head of a picture track and of sound tracks has all boxes, with right lengths", () => {
     for (const track of [picture, sound, { ...sound, codec: Codec.opus, extra: new Uint8Array(0) }]) {
         const bytes = initSegment(track);
         const paths = boxes(bytes).map(box => box.path);
-        for (const path of ["/ftyp", "/moov/mvhd", "/moov/trak/tkhd", "/moov/trak/mdia/mdhd", "/moov/trak/mdia/minf/stbl/stsd", "/moov/mvex/trex"]) {
+        for (const path of ["/ftyp", "/moov/mvhd", "/moov/trak/tkhd", "/moov/trak/mdia/mdhd",
+            "/moov/trak/mdia/minf/stbl/stsd", "/moov/mvex/trex"]) {
             assert.ok(paths.includes(path), path);
         }
         const text = String.fromCharCode(...bytes);
@@ -40,7 +43,8 @@ test("The head of a picture track and of sound tracks has all boxes, with right 
 test("The data offset of a fragment is where its samples are, and the samples are as they were given", () => {
     const random = seeded(3);
     const samples = Array.from({ length: 7 }, (_, index) => ({
-        duration: 40_000, composition: index === 3 ? -40_000 : 0, isKey: index === 0, payload: new Uint8Array(1 + random(5000)).fill(index + 1),
+        duration: 40_000, composition: index === 3 ? -40_000 : 0, isKey: index === 0,
+            payload: new Uint8Array(1 + random(5000)).fill(index + 1),
     }));
     const bytes = fragment(9, 2 ** 33 + 5, samples);
     const view = new DataView(bytes.buffer);
@@ -112,11 +116,13 @@ test("Codec names are those of RFC 6381", () => {
 });
 
 test("G.711 and L16 are decoded to the values of the recommendation", () => {
-    const of = (codec, ...bytes) => [...decodePlain({ ...sound, codec, first: 8000, second: 1 }, new Uint8Array(bytes))[0]].map(value => Math.round(value * 32768) + 0);
+    const of = (codec, ...bytes) => [...decodePlain({ ...sound, codec, first: 8000, second: 1 },
+        new Uint8Array(bytes))[0]].map(value => Math.round(value * 32768) + 0);
     // ITU-T G.711: the smallest and the largest magnitudes of both laws.
     assert.deepEqual(of(Codec.pcmu, 0xff, 0x7f, 0x80, 0x00), [0, 0, 32124, -32124]);
     assert.deepEqual(of(Codec.pcma, 0xd5, 0x55, 0xaa, 0x2a), [8, -8, 32256, -32256]);
     assert.deepEqual(of(Codec.l16, 0x7f, 0xff, 0x80, 0x00), [32767, -32768]);
     assert.equal(decodePlain(sound, new Uint8Array(4)), null);
-    assert.deepEqual(decodePlain({ ...sound, codec: Codec.l16, second: 2 }, new Uint8Array([1, 0, 2, 0, 3, 0, 4, 0])).map(samples => samples.length), [2, 2]);
+    assert.deepEqual(decodePlain({ ...sound, codec: Codec.l16, second: 2 },
+        new Uint8Array([1, 0, 2, 0, 3, 0, 4, 0])).map(samples => samples.length), [2, 2]);
 });

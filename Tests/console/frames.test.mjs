@@ -1,13 +1,15 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import {
-    Codec, Flag, FrameError, FrameJoiner, linkHeaderBytes, makeConfiguration, makeFrame, mediaHeaderBytes, parseConfiguration,
+    Codec, Flag, FrameError, FrameJoiner, linkHeaderBytes, makeConfiguration, makeFrame, mediaHeaderBytes,
+        parseConfiguration,
     parseFrames, PositionFilter,
 } from "../../Sources/Edges/ApusConsole/files/apus/frames.js";
 import { seeded } from "./random.mjs";
 
 const frame = (values = {}) => ({
-    stream: 3, term: 2, epoch: 7, sequence: 41, pts: -5_000_000, delta: -40_000, capture: 123, flags: Flag.key, track: 1,
+    stream: 3, term: 2, epoch: 7, sequence: 41, pts: -5_000_000, delta: -40_000, capture: 123, flags: Flag.key,
+        track: 1,
     rendition: 0, payload: new Uint8Array([1, 2, 3]), ...values,
 });
 const joined = (...frames) => {
@@ -39,9 +41,11 @@ test("Frames that were made are read again, one or many in a message", () => {
     for (let round = 0; round < 200; round++) {
         const frames = Array.from({ length: 1 + random(5) }, () => frame({
             stream: random(1000), epoch: random(2 ** 31), sequence: random(2 ** 40), pts: random(2 ** 40) - 2 ** 39,
-            delta: random(1000) - 500, flags: random(128), track: random(8), payload: new Uint8Array(random(300)).fill(round),
+            delta: random(1000) - 500, flags: random(128), track: random(8),
+                payload: new Uint8Array(random(300)).fill(round),
         }));
-        assert.deepEqual(parseFrames(joined(...frames)).map(read => ({ ...read, payload: new Uint8Array(read.payload) })), frames);
+        assert.deepEqual(parseFrames(joined(...frames)).map(read =>
+            ({ ...read, payload: new Uint8Array(read.payload) })), frames);
     }
 });
 
@@ -55,7 +59,8 @@ test("A message that is cut off at any byte is refused, except between two frame
     }
 });
 
-test("A flipped bit is refused or changes one frame: nothing else is thrown, and nothing is read beyond the message", () => {
+test("A flipped bit is refused or changes one frame: nothing else is thrown, and nothing is read beyond the message",
+    () => {
     const bytes = joined(frame(), frame({ sequence: 42 }));
     for (let bit = 0; bit < bytes.length * 8; bit++) {
         const broken = bytes.slice();
@@ -75,19 +80,24 @@ test("Lies are refused: lengths, kinds, versions, numbers and times out of range
         return () => parseFrames(bytes);
     };
     const all = {
-        "a length beyond the message": change(0, 0x7f), "another kind": change(4, 0x12), "flags of a link frame": change(5, 1),
-        "a method": change(7, 1), "a payload length beyond the frame": change(40, 0xff), "a shorter payload length": change(43, 1),
-        "another version": change(51, 2), "a sequence beyond 2^53": change(20, 0x3f), "a time beyond 2^52": change(28, 0x3f),
+        "a length beyond the message": change(0, 0x7f), "another kind": change(4, 0x12),
+            "flags of a link frame": change(5, 1),
+        "a method": change(7, 1), "a payload length beyond the frame": change(40, 0xff),
+            "a shorter payload length": change(43, 1),
+        "another version": change(51, 2), "a sequence beyond 2^53": change(20, 0x3f), "a time beyond 2^52": change(28,
+            0x3f),
         "a distance beyond 60 s": change(36, 0x7f),
     };
     for (const [name, read] of Object.entries(all)) assert.throws(read, FrameError, name);
 });
 
 test("Track configurations are read as they were made, and refused if they lie", () => {
-    const track = { codec: Codec.h264, trackCount: 2, first: 1280, second: 720, third: 25_000, extra: new Uint8Array([1, 100, 0, 31]) };
+    const track = { codec: Codec.h264, trackCount: 2, first: 1280, second: 720, third: 25_000,
+        extra: new Uint8Array([1, 100, 0, 31]) };
     const bytes = makeConfiguration(track);
     assert.deepEqual(parseConfiguration(bytes), { ...track, isVideo: true });
-    for (let length = 0; length < bytes.length; length++) assert.throws(() => parseConfiguration(bytes.slice(0, length)), FrameError);
+    for (let length = 0; length < bytes.length; length++) assert.throws(() =>
+        parseConfiguration(bytes.slice(0, length)), FrameError);
     for (const [offset, value] of [[0, 2], [1, 3], [2, 9], [16, 0xff]]) {
         const broken = bytes.slice();
         broken[offset] = value;
@@ -128,7 +138,8 @@ test("Each position is delivered once and in order, whatever the next node sends
     }
 });
 
-test("A lower term, an earlier epoch and a gap are recognized; a repeated configuration is outside of the sequence", () => {
+test("A lower term, an earlier epoch and a gap are recognized; a repeated configuration is outside of the sequence",
+    () => {
     const filter = new PositionFilter();
     assert.deepEqual(filter.add(frame({ term: 5, sequence: 10 })), { isNew: true, hasGap: false });
     assert.equal(filter.add(frame({ term: 4, sequence: 11 })).isNew, false);

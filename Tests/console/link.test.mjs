@@ -81,7 +81,8 @@ test("Rounds in which all endpoints fail wait longer and longer, to 2 s", () => 
         id = actions.find(action => action.do === "connect").id;
         if (now > before) rounds.push(now - before);
     }
-    assert.deepEqual(rounds.map(wait => Math.round(wait / 50) * 50), [50, 100, 200, 400, 800, 1600, 2000, 2000, 2000, 2000]);
+    assert.deepEqual(rounds.map(wait => Math.round(wait / 50) * 50), [50, 100, 200, 400, 800, 1600, 2000, 2000, 2000,
+        2000]);
 });
 
 test("A node that leaves serves until the next one does", () => {
@@ -102,7 +103,8 @@ test("A kicked session ends at once, a refused token after two nodes have said s
     assert.deepEqual(link.tick(10_000), []);
 });
 
-test("Random events: at most three attempts, one active connection, and each connection is dropped once at most", () => {
+test("Random events: at most three attempts, one active connection, and each connection is dropped once at most",
+    () => {
     for (let seed = 1; seed <= 300; seed++) {
         const random = seeded(seed);
         const link = new LinkMachine(urls, () => random(1000) / 1000);
@@ -111,7 +113,8 @@ test("Random events: at most three attempts, one active connection, and each con
         const run = actions => {
             for (const action of actions) {
                 if (action.do === "connect") open.add(action.id);
-                if (action.do === "drop") assert.ok(open.delete(action.id), `seed ${seed}: ${action.id} is dropped twice`);
+                if (action.do === "drop") assert.ok(open.delete(action.id),
+                    `seed ${seed}: ${action.id} is dropped twice`);
                 if (action.do === "activate") assert.ok(open.has(action.id), `seed ${seed}: activates a dropped one`);
             }
             assert.ok(link.attempts.length <= linkBounds.attemptsMax, `seed ${seed}`);
@@ -123,12 +126,14 @@ test("Random events: at most three attempts, one active connection, and each con
             const ids = [...open];
             const id = ids[random(Math.max(1, ids.length))] ?? 99;
             switch (random(8)) {
-            case 0: if (open.has(id) && link.attempts.some(attempt => attempt.id === id)) run(link.welcomed(id, welcome, now)); break;
+            case 0: if (open.has(id) && link.attempts.some(attempt => attempt.id === id)) run(link.welcomed(id, welcome,
+                now)); break;
             case 1: open.delete(id); run(link.closed(id, null, now)); break;
             case 2: link.heard(id, now); break;
             case 3: link.streamsWanted(random(2) === 0, now); break;
             case 4: if (link.active) link.streamOpened(link.active.id, now); break;
-            case 5: if (link.active) run(link.redirected(link.active.id, ["ws://b/", "ws://d/"], random(2) === 0, now)); break;
+            case 5: if (link.active) run(link.redirected(link.active.id, ["ws://b/", "ws://d/"], random(2) === 0,
+                now)); break;
             default: run(link.tick(now));
             }
         }

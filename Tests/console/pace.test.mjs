@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { Backoff, elementPace, Pacer, rateFor, rateMax, rateMin } from "../../Sources/Edges/ApusConsole/files/apus/pace.js";
+import { Backoff, elementPace, Pacer, rateFor, rateMax,
+    rateMin } from "../../Sources/Edges/ApusConsole/files/apus/pace.js";
 import { seeded } from "./random.mjs";
 
 test("The rate is within 0.95 and 1.05, grows with the distance, and is 1 near the target", () => {

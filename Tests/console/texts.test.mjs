@@ -5,12 +5,14 @@ import { playerTexts, textOf } from "../../Sources/Edges/ApusConsole/files/apus/
 import { texts } from "../../Sources/Edges/ApusConsole/files/console/texts.js";
 
 const files = new URL("../../Sources/Edges/ApusConsole/files/", import.meta.url);
-const sources = folder => readdirSync(new URL(folder, files)).filter(name => name.endsWith(".js") && name !== "texts.js")
+const sources = folder => readdirSync(new URL(folder, files)).filter(name => name.endsWith(".js")
+    && name !== "texts.js")
     .map(name => ({ name, text: readFileSync(new URL(`${folder}${name}`, files), "utf8") }));
 const places = text => [...text.matchAll(/\{(\w+)\}/g)].map(match => match[1]).sort();
 
 for (const [name, table, folder, call] of [
-    ["the console", texts, "console/", /(?<![\w.])t\("(\w+)"/g], ["the player", playerTexts, "apus/", /this\.text\("(\w+)"/g],
+    ["the console", texts, "console/", /(?<![\w.])t\("(\w+)"/g], ["the player", playerTexts, "apus/",
+        /this\.text\("(\w+)"/g],
 ]) {
     test(`Each text of ${name} is there in both languages, with the same values`, () => {
         for (const [key, [en, zh, ...more]] of Object.entries(table)) {
@@ -33,7 +35,8 @@ for (const [name, table, folder, call] of [
 
 test("No module makes HTML of text, or runs text as code", () => {
     for (const { name, text } of [...sources("console/"), ...sources("apus/")]) {
-        assert.doesNotMatch(text, /innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc/, name);
+        assert.doesNotMatch(text, /innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc/,
+            name);
     }
 });
 

@@ -1,9 +1,10 @@
 // Watch and talk to devices of an Apus cluster in a page (docs/console.md):
 //
 //     <script type="module" src="https://NODE/apus.js"></script>
-//     <apus-player device="front-door" node="wss://NODE/v1/ws" token="…" controls></apus-player>
+//     <apus-player device="garden" node="wss://NODE/v1/ws" token="…" controls></apus-player>
 
-export { Codec, codecNames, Flag, FrameError, makeConfiguration, makeFrame, parseConfiguration, parseFrames } from "./apus/frames.js";
+export { Codec, codecNames, Flag, FrameError, makeConfiguration, makeFrame, parseConfiguration,
+    parseFrames } from "./apus/frames.js";
 export { ApusError, randomHex, Session } from "./apus/session.js";
 export { ApusPlayer } from "./apus/player.js";
 export { Talk } from "./apus/talk.js";

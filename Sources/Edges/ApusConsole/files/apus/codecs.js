@@ -15,7 +15,8 @@ const hex = byte => byte.toString(16).padStart(2, "0");
 export function codecName(track) {
     switch (track.codec) {
     case Codec.h264:
-        return track.extra.length >= 7 ? `avc1.${hex(track.extra[1])}${hex(track.extra[2])}${hex(track.extra[3])}` : null;
+        return track.extra.length >= 7 ? `avc1.${hex(track.extra[1])}${hex(track.extra[2])}${hex(track.extra[3])}`
+            : null;
     case Codec.h265: return hevcName(track.extra);
     case Codec.aac: return `mp4a.40.${aacObjectType(track.extra)}`;
     case Codec.opus: return "opus";

@@ -113,7 +113,8 @@ export function initSegment(track) {
     return new Writer(1024)
         .box("ftyp", w => w.text("iso6").u32(0).text("iso6iso5mp41"))
         .box("moov", w => {
-            w.full("mvhd", 0, 0, w => matrix(w.u32(0, 0, 1000, 0, 0x0001_0000).u16(0x0100, 0).u32(0, 0)).zeros(24).u32(2));
+            w.full("mvhd", 0, 0, w => matrix(w.u32(0, 0, 1000, 0, 0x0001_0000).u16(0x0100, 0).u32(0,
+                0)).zeros(24).u32(2));
             w.box("trak", w => writeTrack(w, track));
             w.box("mvex", w => w.full("trex", 0, 0, w => w.u32(1, 1, 0, 0, 0)));
         })
@@ -137,7 +138,8 @@ function writeTrack(w, track) {
     });
     w.box("mdia", w => {
         w.full("mdhd", 0, 0, w => w.u32(0, 0, timescale, 0).u16(0x55c4, 0));
-        w.full("hdlr", 0, 0, w => w.u32(0).text(isVideo ? "vide" : "soun").zeros(12).text(isVideo ? "video\0" : "sound\0"));
+        w.full("hdlr", 0, 0, w => w.u32(0).text(isVideo ? "vide" : "soun").zeros(12).text(isVideo ? "video\0"
+            : "sound\0"));
         w.box("minf", w => {
             if (isVideo) w.full("vmhd", 0, 1, w => w.zeros(8));
             else w.full("smhd", 0, 0, w => w.u32(0));
@@ -203,7 +205,8 @@ function streamDescriptor(track) {
     /** @type {(tag: number, content: number[]) => number[]} */
     const descriptor = (tag, content) => {
         const count = content.length;
-        return [tag, 0x80 | count >> 21 & 127, 0x80 | count >> 14 & 127, 0x80 | count >> 7 & 127, count & 127, ...content];
+        return [tag, 0x80 | count >> 21 & 127, 0x80 | count >> 14 & 127, 0x80 | count >> 7 & 127, count & 127,
+            ...content];
     };
     const decoder = [track.codec === Codec.mp3 ? 0x6b : 0x40, 0x15, ...new Array(11).fill(0)];
     if (track.extra.length > 0) decoder.push(...descriptor(5, [...track.extra]));

@@ -286,7 +286,8 @@ export class PositionFilter {
         if (frame.flags & Flag.repeated) return { isNew: true, hasGap: false };
         const last = this.last;
         if (frame.term < this.term
-            || (last && (frame.epoch < last.epoch || (frame.epoch === last.epoch && frame.sequence <= last.sequence)))) {
+            || (last && (frame.epoch < last.epoch || (frame.epoch === last.epoch
+            && frame.sequence <= last.sequence)))) {
             this.repeated += 1;
             return { isNew: false, hasGap: false };
         }

@@ -191,7 +191,8 @@ export class LinkMachine {
         if (this.active?.id !== id) return;
         if (this.active.isStreaming) {
             const gap = now - this.active.heard;
-            this.active.jitter = Math.max(gap - this.active.welcome.streamKeepaliveMs, this.active.jitter - gap / 64, 0);
+            this.active.jitter = Math.max(gap - this.active.welcome.streamKeepaliveMs, this.active.jitter - gap / 64,
+                0);
         }
         this.active.heard = now;
     }

@@ -29,7 +29,8 @@ class Lane {
      */
     constructor(track, origin) {
         this.track = track;
-        const usual = track.isVideo ? (track.third ? 1e9 / track.third : 40_000) : 1e6 * (track.third || 960) / (track.first || 48_000);
+        const usual = track.isVideo ? (track.third ? 1e9 / track.third : 40_000)
+            : 1e6 * (track.third || 960) / (track.first || 48_000);
         this.line = new TimeLine(usual, origin);
         /** @type {SourceBuffer | null} */
         this.buffer = null;
@@ -74,7 +75,8 @@ export class ElementRenderer {
         this.lastMove = performance.now();
         this.began = 0;
         this.lastCapture = 0;
-        this.element.addEventListener("resize", () => handlers.onSize(this.element.videoWidth, this.element.videoHeight));
+        this.element.addEventListener("resize", () => handlers.onSize(this.element.videoWidth,
+            this.element.videoHeight));
         this.element.addEventListener("error", () => this.#rebuild("the browser refused the stream"));
         this.timer = setInterval(() => this.#pace(), 100);
         this.#watchPictures();
@@ -239,7 +241,8 @@ export class ElementRenderer {
                 return buffer.appendBuffer(/** @type {any} */ (initSegment(lane.track)));
             }
             const start = this.element.currentTime - keepBehindSeconds;
-            if (buffer.buffered.length > 0 && start - buffer.buffered.start(0) > keepBehindSeconds) return buffer.remove(0, start);
+            if (buffer.buffered.length > 0
+                && start - buffer.buffered.start(0) > keepBehindSeconds) return buffer.remove(0, start);
             if (lane.samples.length === 0) return;
             const samples = lane.samples;
             lane.samples = [];

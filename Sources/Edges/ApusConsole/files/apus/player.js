@@ -1,4 +1,4 @@
-// <apus-player device="front-door">: shows a live stream, or the other side of a call.
+// <apus-player device="garden">: shows a live stream, or the other side of a call.
 
 import { codecNames } from "./frames.js";
 import { ElementRenderer } from "./mse.js";
@@ -299,7 +299,8 @@ export class ApusPlayer extends HTMLElement {
 
     /** Starts or stops the stream by what is seen. */
     #look() {
-        const isSeen = (this.isVisible && document.visibilityState === "visible") || this.pipElement !== null || !this.isMuted
+        const isSeen = (this.isVisible && document.visibilityState === "visible") || this.pipElement !== null
+            || !this.isMuted
             || document.fullscreenElement === this;
         this.#render();
         clearTimeout(this.hideTimer);
@@ -308,7 +309,8 @@ export class ApusPlayer extends HTMLElement {
             if (this.stream) this.hideTimer = setTimeout(() => this.#stop(), hiddenMs);
             return;
         }
-        if (this.stream || this.isPaused || !this.isConnected || this.state === "ended" || this.state === "unsupported") return;
+        if (this.stream || this.isPaused || !this.isConnected || this.state === "ended"
+            || this.state === "unsupported") return;
         if (ApusPlayer.playing.size >= ApusPlayer.limit) {
             ApusPlayer.queue.add(this);
             return this.#set("queued");
@@ -327,7 +329,8 @@ export class ApusPlayer extends HTMLElement {
         this.endText = "";
         this.#set(this.session.isOnline ? "connecting" : this.state === "offline" ? "offline" : "connecting");
         /** @type {import("./streams.js").PlayTarget} */
-        const target = call ? { call } : { device: /** @type {string} */ (device), source: Number(this.getAttribute("source") ?? 0) };
+        const target = call ? { call }
+            : { device: /** @type {string} */ (device), source: Number(this.getAttribute("source") ?? 0) };
         this.stream = this.session.play(target, {
             onConfiguration: (track, configuration) => this.#configure(track, configuration),
             onFrame: frame => this.#frame(frame),
@@ -416,7 +419,8 @@ export class ApusPlayer extends HTMLElement {
             },
             onDrawn: () => this.#wasDrawn(),
             /** @param {number | null} delay */
-            onDelay: delay => { this.delayMs = delay === null ? null : this.delayMs === null ? delay : Math.round((this.delayMs * 7 + delay) / 8); },
+            onDelay: delay => { this.delayMs = delay === null ? null : this.delayMs === null ? delay
+                : Math.round((this.delayMs * 7 + delay) / 8); },
             /** @param {string} message */
             onFailed: message => {
                 if (this.stream !== stream || !this.renderer) return;
@@ -443,11 +447,13 @@ export class ApusPlayer extends HTMLElement {
         this.isChoosing = false;
         if (this.stream !== stream || !stream) return;
         if (canDecode && wanted !== "mse" && !this.failedWays.has("webcodecs")) {
-            return this.#use(new CanvasRenderer(this.#handlers()), "webcodecs", wanted === "webcodecs" ? this.text("chosen") : "");
+            return this.#use(new CanvasRenderer(this.#handlers()), "webcodecs", wanted === "webcodecs"
+                ? this.text("chosen") : "");
         }
         if (canAppend && wanted !== "webcodecs" && !this.failedWays.has("mse")) {
             const key = wanted === "mse" ? "mse" : this.failedWays.has("webcodecs") ? "mseFailed"
-                : typeof VideoDecoder !== "undefined" ? "mseCodec" : globalThis.isSecureContext ? "mseMissing" : "mseInsecure";
+                : typeof VideoDecoder !== "undefined" ? "mseCodec" : globalThis.isSecureContext ? "mseMissing"
+                : "mseInsecure";
             return this.#use(new ElementRenderer(this.#handlers()), "mse", this.text(key, { codec }));
         }
         this.reason = this.text("unsupported", { codec });
@@ -499,7 +505,8 @@ export class ApusPlayer extends HTMLElement {
         const device = this.getAttribute("device");
         if (!device || this.getAttribute("node")) return;
         const answer = await fetch(`/v1/devices/${encodeURIComponent(device)}/still`).catch(() => null);
-        if (!answer?.ok || !(answer.headers.get("content-type") ?? "").startsWith("image/") || this.state !== "unsupported") return;
+        if (!answer?.ok || !(answer.headers.get("content-type") ?? "").startsWith("image/")
+            || this.state !== "unsupported") return;
         const image = document.createElement("img");
         image.alt = "";
         image.src = URL.createObjectURL(await answer.blob());

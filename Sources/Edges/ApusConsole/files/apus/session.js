@@ -113,12 +113,14 @@ export class Session extends EventTarget {
         if (!this.link.isRunning) return Promise.reject(new ApusError(21023, "the session has ended"));
         return new Promise((resolve, reject) => {
             const timeoutMs = options.timeoutMs ?? 5000;
-            const request = new Request(name, body, timeoutMs, options.repeats ?? repeatable.test(name), resolve, reject);
+            const request = new Request(name, body, timeoutMs, options.repeats ?? repeatable.test(name), resolve,
+                reject);
             this.waiting.add(request);
             request.timer = setTimeout(() => {
                 this.waiting.delete(request);
                 if (request.sentOn) request.sentOn.cancel(request.id);
-                reject(new ApusError(request.sentOn ? 21002 : 21025, request.sentOn ? "no answer came in time" : "no node can be reached"));
+                reject(new ApusError(request.sentOn ? 21002 : 21025, request.sentOn ? "no answer came in time"
+                    : "no node can be reached"));
             }, timeoutMs + 250);
             if (this.active) this.#send(request, this.active);
             else this.wake();
@@ -219,7 +221,8 @@ export class Session extends EventTarget {
             case "activate": this.#activate(action.id, retired); break;
             case "report":
                 this.state = action.state;
-                if (!this.link.isRunning) this.#failAll(new ApusError(action.state === "replaced" ? 12003 : 12001, "the session has ended"));
+                if (!this.link.isRunning) this.#failAll(new ApusError(action.state === "replaced" ? 12003 : 12001,
+                    "the session has ended"));
                 this.dispatchEvent(new CustomEvent("state", { detail: action.state }));
                 break;
             }
@@ -329,9 +332,12 @@ export class Session extends EventTarget {
         if (message.goodbye) connection.goodbye = ApusError.of(message.goodbye);
         else if (message.id !== undefined) this.#answered(message, connection);
         else if (message.event) this.#event(message.event);
-        else if (message.streamState) this.#tell(message.streamState.stream, connection, stream => stream.stateChanged(message.streamState, connection));
-        else if (message.publishAck) this.#tell(message.publishAck.stream, connection, stream => stream.acknowledged?.(message.publishAck));
-        else if (message.publishResume) this.#tell(message.publishResume.stream, connection, stream => stream.resumed?.(message.publishResume));
+        else if (message.streamState) this.#tell(message.streamState.stream, connection,
+            stream => stream.stateChanged(message.streamState, connection));
+        else if (message.publishAck) this.#tell(message.publishAck.stream, connection,
+            stream => stream.acknowledged?.(message.publishAck));
+        else if (message.publishResume) this.#tell(message.publishResume.stream, connection,
+            stream => stream.resumed?.(message.publishResume));
         else if (message.endpointsChanged) {
             const { endpoints = [], leaving = false } = message.endpointsChanged;
             this.#perform(this.link.redirected(connection.id, endpoints.map(socketURL), leaving, now));
@@ -381,7 +387,8 @@ export class Session extends EventTarget {
         const subscription = this.subscriptions.get(event.topic);
         if (!subscription) return;
         if (event.cursor) subscription.cursor = event.cursor;
-        const seen = { type: event.type, message: event.message ?? {}, missed: event.missed ?? false, cursor: event.cursor ?? "" };
+        const seen = { type: event.type, message: event.message ?? {}, missed: event.missed ?? false,
+            cursor: event.cursor ?? "" };
         if (!event.cursor) subscription.current = seen;
         for (const reader of [...subscription.readers]) reader.onEvent(seen);
     }
@@ -419,7 +426,8 @@ export class Session extends EventTarget {
      * @param {Connection} connection
      */
     #subscribe(subscription, connection) {
-        const body = subscription.cursor ? { topic: subscription.topic, after: subscription.cursor } : { topic: subscription.topic };
+        const body = subscription.cursor ? { topic: subscription.topic, after: subscription.cursor }
+            : { topic: subscription.topic };
         this.request("topics.subscribe", body).then(answer => {
             if (!subscription.cursor && answer.cursor) subscription.cursor = answer.cursor;
             for (const reader of [...subscription.readers]) reader.onSubscribed?.();

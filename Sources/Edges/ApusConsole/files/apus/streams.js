@@ -137,7 +137,8 @@ export class PlayStream extends Stream {
         /** @type {any} */
         const body = { ...this.target };
         if (this.grant) body.grant = this.grant;
-        if (this.filter.last) body.after = { epoch: this.filter.last.epoch, sequence: String(this.filter.last.sequence) };
+        if (this.filter.last) body.after = { epoch: this.filter.last.epoch,
+            sequence: String(this.filter.last.sequence) };
         this.session.request("streams.play", body, { repeats: false, timeoutMs: 10_000 }).then(answer => {
             if (this.connection !== connection) return;
             if (this.isOver) {
@@ -187,7 +188,8 @@ export class PlayStream extends Stream {
         }
         case "STATE_ENDED": {
             const failure = message.failure ?? {};
-            const error = Object.assign(new Error(failure.message ?? ""), { name: "ApusError", code: Number(failure.code ?? 10018) });
+            const error = Object.assign(new Error(failure.message ?? ""),
+                { name: "ApusError", code: Number(failure.code ?? 10018) });
             return this.#refused(/** @type {any} */ (error), connection);
         }
         }
@@ -366,11 +368,13 @@ export class PublishStream extends Stream {
     }
 
     #write() {
-        const place = this.previous ?? (this.connection && this.stream !== null ? { connection: this.connection, stream: this.stream } : null);
+        const place = this.previous ?? (this.connection && this.stream !== null ? { connection: this.connection,
+            stream: this.stream } : null);
         if (!place || this.epoch === 0) return;
         while (this.cursor < this.nextSequence && place.connection.backlog < backlogMax) {
             const entry = this.window[this.cursor - this.oldest];
-            place.connection.sendBytes(makeFrame({ ...entry.frame, stream: place.stream, epoch: this.epoch, sequence: entry.sequence }));
+            place.connection.sendBytes(makeFrame({ ...entry.frame, stream: place.stream, epoch: this.epoch,
+                sequence: entry.sequence }));
             this.cursor += 1;
         }
     }
@@ -400,7 +404,8 @@ export class PublishStream extends Stream {
     stateChanged(message, connection) {
         if (message.state !== "STATE_ENDED" || connection !== this.connection) return;
         const failure = message.failure ?? {};
-        const error = Object.assign(new Error(failure.message ?? ""), { name: "ApusError", code: Number(failure.code ?? 10018) });
+        const error = Object.assign(new Error(failure.message ?? ""),
+            { name: "ApusError", code: Number(failure.code ?? 10018) });
         this.#refused(/** @type {any} */ (error), connection);
     }
 
@@ -408,9 +413,11 @@ export class PublishStream extends Stream {
 
     stop() {
         if (this.isOver) return;
-        if (this.nextSequence > 0) this.send({ track: 0, pts: this.window[this.window.length - 1]?.frame.pts ?? 0, flags: Flag.endOfEpoch, payload: new Uint8Array(0) });
+        if (this.nextSequence > 0) this.send({ track: 0, pts: this.window[this.window.length - 1]?.frame.pts ?? 0,
+            flags: Flag.endOfEpoch, payload: new Uint8Array(0) });
         this.isOver = true;
-        this.session.request("streams.unpublish", { source: 65_536, call: this.target.call }, { repeats: false }).catch(() => {});
+        this.session.request("streams.unpublish", { source: 65_536, call: this.target.call },
+            { repeats: false }).catch(() => {});
         this.session.remove(this);
     }
 }

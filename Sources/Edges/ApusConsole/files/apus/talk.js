@@ -53,7 +53,8 @@ export class Talk {
         this.hasPicture = options.withPicture === true && typeof VideoEncoder !== "undefined";
         const media = await navigator.mediaDevices.getUserMedia({
             audio: { echoCancellation: true, noiseSuppression: true, autoGainControl: true },
-            video: this.hasPicture ? { width: { ideal: 640 }, height: { ideal: 360 }, frameRate: { ideal: 15 } } : false,
+            video: this.hasPicture ? { width: { ideal: 640 }, height: { ideal: 360 }, frameRate: { ideal: 15 } }
+                : false,
         });
         this.media = media;
         this.hasPicture = media.getVideoTracks().length > 0;
@@ -79,7 +80,8 @@ export class Talk {
         const context = new AudioContext({ sampleRate: rate, latencyHint: "interactive" });
         this.context = context;
         await context.audioWorklet.addModule(new URL("./microphone.js", import.meta.url));
-        const track = { codec: Codec.opus, trackCount: this.hasPicture ? 2 : 1, first: rate, second: 1, third: packetSamples, extra: new Uint8Array(0) };
+        const track = { codec: Codec.opus, trackCount: this.hasPicture ? 2 : 1, first: rate, second: 1,
+            third: packetSamples, extra: new Uint8Array(0) };
         this.#send(soundTrack, 0, Flag.configuration | Flag.key, makeConfiguration(track));
         const encoder = new AudioEncoder({
             output: chunk => this.#send(soundTrack, chunk.timestamp, Flag.key, bytesOf(chunk)),
@@ -126,7 +128,8 @@ export class Talk {
                 const config = metadata?.decoderConfig;
                 if (config?.description) {
                     const extra = new Uint8Array(/** @type {ArrayBuffer} */ (config.description));
-                    const track = { codec: Codec.h264, trackCount: 2, first: video.videoWidth & ~1, second: video.videoHeight & ~1, third: 15_000, extra };
+                    const track = { codec: Codec.h264, trackCount: 2, first: video.videoWidth & ~1,
+                        second: video.videoHeight & ~1, third: 15_000, extra };
                     this.#send(pictureTrack, chunk.timestamp, Flag.configuration | Flag.key, makeConfiguration(track));
                 }
                 this.#send(pictureTrack, chunk.timestamp, chunk.type === "key" ? Flag.key : 0, bytesOf(chunk));
@@ -138,7 +141,8 @@ export class Talk {
             if (video.videoWidth === 0 || encoder.encodeQueueSize > 3) return;
             if (encoder.state === "unconfigured") {
                 encoder.configure({
-                    codec: "avc1.42e01f", width: video.videoWidth & ~1, height: video.videoHeight & ~1, bitrate: 600_000,
+                    codec: "avc1.42e01f", width: video.videoWidth & ~1, height: video.videoHeight & ~1,
+                        bitrate: 600_000,
                     framerate: 15, latencyMode: "realtime", avc: { format: "avc" },
                 });
             }
@@ -164,7 +168,8 @@ export class Talk {
 
     stop() {
         clearInterval(this.timer);
-        for (const encoder of [this.soundEncoder, this.pictureEncoder]) if (encoder && encoder.state !== "closed") encoder.close();
+        for (const encoder of [this.soundEncoder, this.pictureEncoder]) if (encoder
+            && encoder.state !== "closed") encoder.close();
         this.media?.getTracks().forEach(track => track.stop());
         this.context?.close().catch(() => {});
         this.context = null;

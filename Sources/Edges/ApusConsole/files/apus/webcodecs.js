@@ -76,7 +76,8 @@ export class CanvasRenderer {
         const known = this.tracks.get(track);
         this.tracks.set(track, configuration);
         if (configuration.isVideo) {
-            if (this.videoTrack !== null && this.videoTrack !== track && this.tracks.get(this.videoTrack)?.isVideo) return;
+            if (this.videoTrack !== null && this.videoTrack !== track
+                && this.tracks.get(this.videoTrack)?.isVideo) return;
             if (known && this.videoTrack === track && isSameFormat(known, configuration)) return;
             this.videoTrack = track;
             this.#openDecoder();
@@ -217,7 +218,8 @@ export class CanvasRenderer {
     #show(atOnce) {
         const until = performance.now() + 8;
         let count = 0;
-        while (count < this.pictures.length && (atOnce || this.pacer.due(this.pictures[count].frame.timestamp / 1000) <= until)) count += 1;
+        while (count < this.pictures.length
+            && (atOnce || this.pacer.due(this.pictures[count].frame.timestamp / 1000) <= until)) count += 1;
         if (count === 0) return;
         const passed = this.pictures.splice(0, count);
         const { frame } = passed[passed.length - 1];
@@ -296,7 +298,8 @@ export class CanvasRenderer {
 function pictureConfig(track) {
     const codec = codecName(track);
     if (!codec || !track.isVideo || track.extra.length === 0) return null;
-    return { codec, description: track.extra, codedWidth: track.first, codedHeight: track.second, optimizeForLatency: true };
+    return { codec, description: track.extra, codedWidth: track.first, codedHeight: track.second,
+        optimizeForLatency: true };
 }
 
 /**

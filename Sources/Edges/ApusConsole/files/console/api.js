@@ -33,7 +33,8 @@ export async function rest(method, path, body) {
     } catch {
         value = {};
     }
-    if (!answer.ok) throw value.code === undefined ? new ApusError(answer.status === 401 ? 12001 : 10018, value.title ?? `HTTP ${answer.status}`) : ApusError.of(value);
+    if (!answer.ok) throw value.code === undefined ? new ApusError(answer.status === 401 ? 12001 : 10018, value.title
+        ?? `HTTP ${answer.status}`) : ApusError.of(value);
     return value;
 }
 

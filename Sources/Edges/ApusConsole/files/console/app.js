@@ -65,7 +65,8 @@ class Console {
         this.who_ = h("p", { class: "who" });
         this.badge = h("span", { class: "badge", hidden: true });
         put(app,
-            h("a", { class: "skip", href: "#main", onclick: (/** @type {Event} */ event) => { event.preventDefault(); this.main.focus(); } }, t("skip")),
+            h("a", { class: "skip", href: "#main",
+                onclick: (/** @type {Event} */ event) => { event.preventDefault(); this.main.focus(); } }, t("skip")),
             h("div", { class: "shell" },
                 h("header", { class: "side" },
                     h("div", { class: "brand" }, h("img", { src: "/console/icon.svg", alt: "" }), "Apus"),
@@ -135,14 +136,16 @@ class Console {
 
     /** @param {import("./calls.js").Call} call */
     banner(call) {
-        const decline = h("button", { type: "button", class: "button danger", onclick: () => this.calls.decline(call) }, t("decline"));
+        const decline = h("button", { type: "button", class: "button danger", onclick: () => this.calls.decline(call) },
+            t("decline"));
         const accept = h("button", {
             type: "button", class: "button primary", onclick: () => {
                 location.hash = `#/call/${encodeURIComponent(call.id)}`;
                 this.calls.accept(call);
             },
         }, t("accept"));
-        return h("section", { class: "ring", role: "alertdialog", "aria-label": t("ringing", { name: this.calls.nameOf(call) }) },
+        return h("section", { class: "ring", role: "alertdialog", "aria-label": t("ringing",
+            { name: this.calls.nameOf(call) }) },
             h("h2", {}, t("ringing", { name: this.calls.nameOf(call) })), h("div", { class: "row" }, decline, accept));
     }
 
@@ -172,7 +175,8 @@ class Console {
             put(this.main, h("div", { class: "empty" }, h("h1", {}, t("notFound"))));
         } else {
             const { title, element } = entry.page({
-                who: this.who, session: this.session, events: this.events, calls: this.calls, names: this.names, signal: this.ended.signal,
+                who: this.who, session: this.session, events: this.events, calls: this.calls, names: this.names,
+                    signal: this.ended.signal,
                 changed: () => this.again(), leave: () => this.leave(),
             }, argument);
             this.title = title;
@@ -190,7 +194,8 @@ class Console {
     }
 
     async leave() {
-        if (!(await ask({ title: t("signOut"), text: t("signOutText"), confirm: t("signOut"), cancel: t("cancel") }))) return;
+        if (!(await ask({ title: t("signOut"), text: t("signOutText"), confirm: t("signOut"),
+            cancel: t("cancel") }))) return;
         await signOut().catch(error => say(errorText(error), true));
         this.over();
     }
@@ -221,7 +226,8 @@ function begin(who) {
 /** @param {string} problem */
 function signInPage(problem) {
     const field = h("input", {
-        id: "token", name: "token", type: "password", autocomplete: "current-password", spellcheck: "false", autocapitalize: "off", required: true,
+        id: "token", name: "token", type: "password", autocomplete: "current-password", spellcheck: "false",
+            autocapitalize: "off", required: true,
         "aria-describedby": "token-help token-problem",
     });
     const message = h("p", { id: "token-problem", class: "problem", role: "alert" }, problem);
@@ -243,8 +249,10 @@ function signInPage(problem) {
             }
         },
     },
-        h("img", { src: "/console/icon.svg", alt: "" }), h("h1", {}, t("signInTitle")), h("p", { class: "quiet" }, t("signInLead")),
-        h("div", { class: "field" }, h("label", { for: "token" }, t("token")), field, h("p", { id: "token-help", class: "quiet small" }, t("tokenHelp"))),
+        h("img", { src: "/console/icon.svg", alt: "" }), h("h1", {}, t("signInTitle")), h("p", { class: "quiet" },
+            t("signInLead")),
+        h("div", { class: "field" }, h("label", { for: "token" }, t("token")), field,
+            h("p", { id: "token-help", class: "quiet small" }, t("tokenHelp"))),
         message, button,
         h("button", {
             type: "button", class: "button plain", lang: other, onclick: () => {

@@ -72,7 +72,8 @@ export class CallCenter extends EventTarget {
         let call = this.calls.get(id);
         if (!call) {
             if (stage === 3) return;
-            call = { id, peer: "", device: "", isOutgoing: notice.outgoing === true, phase: "ringing", isMessage: false, hasRung: false, reason: "", until: Infinity };
+            call = { id, peer: "", device: "", isOutgoing: notice.outgoing === true, phase: "ringing", isMessage: false,
+                hasRung: false, reason: "", until: Infinity };
             this.calls.set(id, call);
             if (this.calls.size > callsMax) this.calls.delete(/** @type {string} */ (this.calls.keys().next().value));
         }
@@ -166,7 +167,8 @@ export class CallCenter extends EventTarget {
                 throw error;
             });
             const call = this.calls.get(info.call)
-                ?? { id: String(info.call), peer: device, device, isOutgoing: true, phase: "ringing", isMessage: false, hasRung: false, reason: "", until: Infinity };
+                ?? { id: String(info.call), peer: device, device, isOutgoing: true, phase: "ringing", isMessage: false,
+                hasRung: false, reason: "", until: Infinity };
             call.isOutgoing = true;
             call.device ||= device;
             call.peer ||= device;
@@ -208,9 +210,11 @@ export function callPage(context, id) {
         const name = calls.nameOf(call);
         setText(title, name);
         const text = {
-            placing: t("calling", { name }), accepting: t("connecting"), ringing: call.isOutgoing ? (call.hasRung ? t("itRings") : t("calling", { name })) : t("ringing", { name }),
+            placing: t("calling", { name }), accepting: t("connecting"), ringing: call.isOutgoing
+                ? (call.hasRung ? t("itRings") : t("calling", { name })) : t("ringing", { name }),
             accepted: call.isMessage ? t("leaveMessage") : t("onCall", { name }),
-            ended: call.reason ? t("callOverWhy", { reason: t(call.reason === "unreachable" ? "unreachable_party" : call.reason) }) : t("callOver"),
+            ended: call.reason ? t("callOverWhy", { reason: t(call.reason === "unreachable" ? "unreachable_party"
+                : call.reason) }) : t("callOver"),
         }[call.phase];
         setText(status, text);
         if (shown === call.phase) return;
@@ -219,12 +223,16 @@ export function callPage(context, id) {
         else if (call.phase === "ended") {
             talk?.stop();
             talk = null;
-            put(tools, h("div", { class: "row" }, call.device && h("button", { type: "button", class: "button", onclick: () => calls.place(call.device) }, icon("calls"), t("talk")), back));
+            put(tools, h("div", { class: "row" }, call.device && h("button", { type: "button", class: "button",
+                onclick: () => calls.place(call.device) }, icon("calls"), t("talk")), back));
         } else {
             setText(stage, name);
             put(tools, h("div", { class: "row" },
-                !call.isOutgoing && call.phase === "ringing" && h("button", { type: "button", class: "button primary", onclick: () => calls.accept(call) }, t("accept")),
-                h("button", { type: "button", class: "button danger", onclick: () => (call.isOutgoing || call.phase !== "ringing" ? calls.hangUp(call) : calls.decline(call)) }, t(call.isOutgoing ? "cancel" : call.phase === "ringing" ? "decline" : "hangUp"))));
+                !call.isOutgoing && call.phase === "ringing" && h("button", { type: "button", class: "button primary",
+                    onclick: () => calls.accept(call) }, t("accept")),
+                h("button", { type: "button", class: "button danger", onclick: () =>
+                    (call.isOutgoing || call.phase !== "ringing" ? calls.hangUp(call) : calls.decline(call)) },
+                    t(call.isOutgoing ? "cancel" : call.phase === "ringing" ? "decline" : "hangUp"))));
         }
     };
     calls.addEventListener("change", show, { signal: context.signal });
@@ -235,7 +243,8 @@ export function callPage(context, id) {
     });
     if (!call) put(tools, back);
     show();
-    return { title: call ? calls.nameOf(call) : t("calls"), element: h("div", { class: "call" }, title, status, stage, tools) };
+    return { title: call ? calls.nameOf(call) : t("calls"), element: h("div", { class: "call" }, title, status, stage,
+        tools) };
 }
 
 /**
@@ -247,11 +256,14 @@ export function callPage(context, id) {
  * @returns {Talk}
  */
 function microphone(context, call, tools) {
-    const talk = new Talk(context.session, call.id, { onOpen: () => context.calls.connected(call), onEnd: error => call.phase === "accepted" && say(errorText(error), true) });
-    const hangUp = h("button", { type: "button", class: "button danger", onclick: () => context.calls.hangUp(call) }, t("hangUp"));
+    const talk = new Talk(context.session, call.id, { onOpen: () => context.calls.connected(call), onEnd: error =>
+        call.phase === "accepted" && say(errorText(error), true) });
+    const hangUp = h("button", { type: "button", class: "button danger", onclick: () => context.calls.hangUp(call) },
+        t("hangUp"));
     const { missing } = Talk;
     if (missing) {
-        put(tools, h("p", { class: "quiet" }, t(missing === "https" ? "talkNeedsHttps" : "talkNeedsEncoder")), h("div", { class: "row" }, hangUp));
+        put(tools, h("p", { class: "quiet" }, t(missing === "https" ? "talkNeedsHttps" : "talkNeedsEncoder")),
+            h("div", { class: "row" }, hangUp));
         return talk;
     }
     let isHeld = false;
@@ -290,7 +302,8 @@ function microphone(context, call, tools) {
         },
         onpointerup: () => held(false), onpointercancel: () => held(false),
         onkeydown: (/** @type {KeyboardEvent} */ event) => (event.key === " " || event.key === "Enter") && held(true),
-        onkeyup: () => held(false), onblur: () => held(false), oncontextmenu: (/** @type {Event} */ event) => event.preventDefault(),
+        onkeyup: () => held(false), onblur: () => held(false),
+            oncontextmenu: (/** @type {Event} */ event) => event.preventDefault(),
     }, t("holdToTalk"));
     const keep = h("input", { type: "checkbox", onchange: update });
     const picture = h("input", {
@@ -306,7 +319,8 @@ function microphone(context, call, tools) {
         },
     });
     const canShow = typeof VideoEncoder !== "undefined";
-    put(tools, h("div", { class: "row" }, hold, hangUp), h("label", { class: "check" }, keep, t("keepTalking")), canShow && h("label", { class: "check" }, picture, t("withCamera")));
+    put(tools, h("div", { class: "row" }, hold, hangUp), h("label", { class: "check" }, keep, t("keepTalking")), canShow
+        && h("label", { class: "check" }, picture, t("withCamera")));
     // The other side hears silence until the button is held, so its player has a stream.
     start();
     return talk;
@@ -326,15 +340,22 @@ export function callsPage(context) {
                 .slice(0, 50).map(device => nameOf(context, String(device))));
             if (context.signal.aborted) return;
             card.hidden = calls.length === 0;
-            put(note, calls.length === 0 && h("div", { class: "card empty" }, h("h2", {}, t("historyNone")), h("p", {}, t("historyHelp"))));
+            put(note, calls.length === 0 && h("div", { class: "card empty" }, h("h2", {}, t("historyNone")),
+                h("p", {}, t("historyHelp"))));
             put(list, calls.map((/** @type {any} */ call) => {
                 const isOwn = call.caller?.account === context.who.account;
                 const other = isOwn ? (call.called ?? [])[0] : call.caller;
                 const accepted = Number(call.acceptedMs ?? 0);
-                const result = accepted ? t("answered", { length: lengthText((Number(call.endedMs ?? 0) - accepted) / 1000) }) : t(call.reason === "message_left" ? "message_left" : "missed");
-                return h("li", {}, h("span", { class: "grow" }, h("strong", {}, t(isOwn ? "callTo" : "callFrom", { name: partyName(other) })), " ",
-                    h("span", { class: "quiet small" }, result)), h("time", { class: "quiet small" }, timeText(Number(call.startedMs ?? 0))),
-                other?.device && h("button", { type: "button", class: "button", "aria-label": `${t("talk")}: ${partyName(other)}`, onclick: () => context.calls.place(other.device) }, icon("calls"), t("talk")));
+                const result = accepted ? t("answered",
+                    { length: lengthText((Number(call.endedMs ?? 0) - accepted) / 1000) })
+                    : t(call.reason === "message_left" ? "message_left" : "missed");
+                return h("li", {}, h("span", { class: "grow" },
+                    h("strong", {}, t(isOwn ? "callTo" : "callFrom", { name: partyName(other) })), " ",
+                    h("span", { class: "quiet small" }, result)), h("time", { class: "quiet small" },
+                        timeText(Number(call.startedMs ?? 0))),
+                other?.device && h("button", { type: "button", class: "button",
+                    "aria-label": `${t("talk")}: ${partyName(other)}`, onclick: () =>
+                    context.calls.place(other.device) }, icon("calls"), t("talk")));
             }));
         } catch (error) {
             put(note, h("p", { class: "problem" }, errorText(error)));
@@ -342,10 +363,12 @@ export function callsPage(context) {
     };
     let open = "";
     context.calls.addEventListener("change", () => {
-        const ended = [...context.calls.calls.values()].filter(call => call.phase === "ended").map(call => call.id).join();
+        const ended = [...context.calls.calls.values()].filter(call => call.phase === "ended").map(call =>
+            call.id).join();
         if (ended !== open) load();
         open = ended;
     }, { signal: context.signal });
     load();
-    return { title: t("calls"), element: h("div", {}, h("div", { class: "head" }, h("h1", { class: "grow" }, t("calls"))), card, note) };
+    return { title: t("calls"),
+        element: h("div", {}, h("div", { class: "head" }, h("h1", { class: "grow" }, t("calls"))), card, note) };
 }

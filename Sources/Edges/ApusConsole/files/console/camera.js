@@ -18,13 +18,15 @@ export function cameraPage(context, device) {
     player.setAttribute("device", device);
     player.setAttribute("controls", "");
     player.setAttribute("label", context.names.get(device) ?? device);
-    const call = h("button", { type: "button", class: "button primary", onclick: () => context.calls.place(device) }, icon("calls"), t("talk"));
+    const call = h("button", { type: "button", class: "button primary", onclick: () => context.calls.place(device) },
+        icon("calls"), t("talk"));
     nameOf(context, device).then(name => {
         if (context.signal.aborted) return;
         setText(title, name);
         player.setAttribute("label", name);
     });
-    const leave = context.session.subscribe(`presence/${device}`, event => showPresence(presence, Number(event.message.online ?? 0)));
+    const leave = context.session.subscribe(`presence/${device}`, event => showPresence(presence,
+        Number(event.message.online ?? 0)));
     context.signal.addEventListener("abort", leave);
     const model = new Model(context, device, value => { call.hidden = value?.ProReadonly?._twoWayVideo?.stVal === 0; });
     const rights = h("p", { class: "card quiet", hidden: true }, t("rights"));
@@ -32,7 +34,8 @@ export function cameraPage(context, device) {
         title: context.names.get(device) ?? device,
         element: h("div", {},
             h("div", { class: "head" },
-                h("a", { class: "button plain", href: "#/cameras", "aria-label": t("back") }, icon("back")), title, presence, call),
+                h("a", { class: "button plain", href: "#/cameras", "aria-label": t("back") }, icon("back")), title,
+                    presence, call),
             h("div", { class: "camera" },
                 h("div", { class: "stack live" }, player, recordingsCard(context, device, player)),
                 h("div", { class: "stack beside" }, rights, model.actions, model.settings, model.states),
@@ -64,7 +67,8 @@ class Model {
         this.fields = new Map();
         this.shownActions = "";
         this.show = paced(() => this.#show());
-        const unsubscribe = context.session.subscribe(`things/${device}`, event => this.#changed(event), { onError: () => {} });
+        const unsubscribe = context.session.subscribe(`things/${device}`, event => this.#changed(event),
+            { onError: () => {} });
         context.signal.addEventListener("abort", unsubscribe);
         this.#read();
     }
@@ -107,7 +111,8 @@ class Model {
         this.#showActions(leaves("Action"));
         const states = leaves("ProReadonly");
         this.states.hidden = states.length === 0;
-        put(this.statesBody, states.flatMap(([name, leaf]) => [h("dt", {}, name), h("dd", {}, valueText(leaf?.stVal))]));
+        put(this.statesBody, states.flatMap(([name, leaf]) => [h("dt", {}, name),
+            h("dd", {}, valueText(leaf?.stVal))]));
     }
 
     /** @param {[string, any][]} leaves */
@@ -160,7 +165,8 @@ class Model {
      * @param {any} value
      */
     #action(name, value) {
-        const field = h("input", { value: JSON.stringify(value ?? 0), "aria-label": t("argument", { name }), spellcheck: "false", class: "mono" });
+        const field = h("input", { value: JSON.stringify(value ?? 0), "aria-label": t("argument", { name }),
+            spellcheck: "false", class: "mono" });
         const answer = h("p", { class: "quiet small", role: "status" });
         const button = h("button", { class: "button", "aria-label": `${t("run")}: ${name}` }, t("run"));
         return h("form", {
@@ -176,7 +182,8 @@ class Model {
                 setText(answer, "");
                 const result = await attempt(runAction(this.context, this.device, name, field.value));
                 button.disabled = false;
-                if (result) setText(answer, result.json ? t("answer", { json: result.json.slice(0, 500) }) : t("ran", { name }));
+                if (result) setText(answer, result.json ? t("answer", { json: result.json.slice(0, 500) })
+                    : t("ran", { name }));
             },
         }, h("span", {}, name), h("div", { class: "row" }, h("div", { class: "grow" }, field), button), answer);
     }
@@ -184,7 +191,8 @@ class Model {
     /** @param {HTMLElement} details */
     async #showRecent(details) {
         const answer = await attempt(this.context.session.request("commands.list", { device: this.device }));
-        const list = h("ul", { class: "list" }, (answer?.commands ?? []).slice(0, 20).map((/** @type {any} */ command) => h("li", {},
+        const list = h("ul", { class: "list" }, (answer?.commands ?? []).slice(0,
+            20).map((/** @type {any} */ command) => h("li", {},
             h("span", { class: "grow" }, (command.path || "").replace(/^Action\./, "") || "–", " ",
                 h("span", { class: "quiet small" }, t(command.status), command.code ? ` (${command.code})` : "")),
             h("time", { class: "quiet small" }, timeText(Number(command.createdMs ?? 0))))));
@@ -201,7 +209,8 @@ class Model {
  * @param {string} json
  */
 export async function runAction(context, device, name, json) {
-    const command = await context.session.request("commands.send", { device, path: `Action.${name}.ctlVal`, json }, { timeoutMs: 10_000 });
+    const command = await context.session.request("commands.send", { device, path: `Action.${name}.ctlVal`, json },
+        { timeoutMs: 10_000 });
     if (command.code) throw new ApusError(command.code, command.message);
     return command;
 }
@@ -237,7 +246,8 @@ function settingField(name, value, write) {
     }
     const isNumber = typeof value === "number";
     const isText = typeof value === "string";
-    const input = isNumber || isText ? h("input", { id, type: isNumber ? "number" : "text", step: "any" }) : h("textarea", { id, spellcheck: "false" });
+    const input = isNumber || isText ? h("input", { id, type: isNumber ? "number" : "text", step: "any" })
+        : h("textarea", { id, spellcheck: "false" });
     const problem = h("p", { class: "problem small", role: "alert" });
     const button = h("button", { class: "button", hidden: true, "aria-label": `${t("save")}: ${name}` }, t("save"));
     let shown = "";
@@ -280,21 +290,25 @@ function sharingCard(context, device) {
     const list = h("ul", { class: "list" });
     const account = h("input", { id: "share-account", autocomplete: "off", required: true, spellcheck: "false" });
     const control = h("input", { type: "checkbox" });
-    const card = h("section", { class: "card", hidden: true }, h("h2", {}, t("sharing")), h("div", { class: "stack" }, list,
+    const card = h("section", { class: "card", hidden: true }, h("h2", {}, t("sharing")), h("div", { class: "stack" },
+        list,
         h("form", {
             class: "stack", onsubmit: async (/** @type {Event} */ event) => {
                 event.preventDefault();
                 const name = account.value.trim();
-                const answer = await attempt(context.session.request("devices.share", { device, account: name, control: control.checked }), t("invitedNow", { account: name }));
+                const answer = await attempt(context.session.request("devices.share",
+                    { device, account: name, control: control.checked }), t("invitedNow", { account: name }));
                 if (answer) account.value = "";
                 load();
             },
         }, h("div", { class: "field" }, h("label", { for: "share-account" }, t("shareAccount")), account),
-        h("label", { class: "check" }, control, t("shareControl")), h("div", {}, h("button", { class: "button" }, t("share"))))));
+        h("label", { class: "check" }, control, t("shareControl")),
+            h("div", {}, h("button", { class: "button" }, t("share"))))));
     /** @param {any} share */
     const remove = async share => {
         const title = t("endShare", { account: share.account });
-        if (!(await ask({ title: `${title}?`, text: "", confirm: t("remove"), cancel: t("cancel"), isDangerous: true }))) return;
+        if (!(await ask({ title: `${title}?`, text: "", confirm: t("remove"), cancel: t("cancel"),
+            isDangerous: true }))) return;
         await attempt(context.session.request("devices.unshare", { device, account: share.account }));
         load();
     };
@@ -303,10 +317,13 @@ function sharingCard(context, device) {
             const { shares = [] } = await context.session.request("devices.shares", { device });
             if (context.signal.aborted) return;
             card.hidden = false;
-            put(list, shares.length === 0 && h("li", { class: "quiet" }, t("shareNone")), shares.map((/** @type {any} */ share) => h("li", {},
+            put(list, shares.length === 0 && h("li", { class: "quiet" }, t("shareNone")),
+                shares.map((/** @type {any} */ share) => h("li", {},
                 h("span", { class: "grow" }, share.account, " ",
-                    h("span", { class: "quiet small" }, t(share.invited ? "invited" : share.control ? "mayControl" : "mayView"))),
-                h("button", { type: "button", class: "button", "aria-label": t("endShare", { account: share.account }), onclick: () => remove(share) }, t("remove")))));
+                    h("span", { class: "quiet small" }, t(share.invited ? "invited" : share.control ? "mayControl"
+                        : "mayView"))),
+                h("button", { type: "button", class: "button", "aria-label": t("endShare", { account: share.account }),
+                    onclick: () => remove(share) }, t("remove")))));
         } catch {
             // A guest does not share: what a role may not do is not shown.
             card.hidden = true;

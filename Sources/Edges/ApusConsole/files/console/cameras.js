@@ -63,7 +63,8 @@ export function camerasPage(context) {
         const words = field.value.trim().toLowerCase();
         let shown = 0;
         for (const tile of tiles.values()) {
-            tile.element.hidden = words !== "" && !`${tile.device} ${context.names.get(tile.device) ?? ""}`.toLowerCase().includes(words);
+            tile.element.hidden = words !== "" && !`${tile.device} ${context.names.get(tile.device)
+                ?? ""}`.toLowerCase().includes(words);
             if (!tile.element.hidden) shown += 1;
         }
         setText(count, words ? t("count", { shown, all: tiles.size }) : String(tiles.size));
@@ -104,7 +105,8 @@ export function camerasPage(context) {
         requestAnimationFrame(more);
         find.hidden = devices.length < 7;
         setText(count, String(devices.length));
-        put(empty, devices.length === 0 && h("div", { class: "empty card" }, h("h2", {}, t("noCameras")), h("p", {}, t("noCamerasHelp"))));
+        put(empty, devices.length === 0 && h("div", { class: "empty card" }, h("h2", {}, t("noCameras")),
+            h("p", {}, t("noCamerasHelp"))));
     };
     const load = async () => {
         try {
@@ -133,11 +135,13 @@ class Tile {
         this.info = info;
         /** @type {string} */
         this.device = info.device;
-        this.link = h("a", { href: `#/camera/${encodeURIComponent(this.device)}` }, context.names.get(this.device) ?? this.device);
+        this.link = h("a", { href: `#/camera/${encodeURIComponent(this.device)}` }, context.names.get(this.device)
+            ?? this.device);
         this.presence = h("span", { class: "state" });
         this.note = h("span");
         this.picture = h("div", { class: "picture" }, this.note);
-        this.element = h("li", { class: "tile", "data-device": this.device }, this.picture, h("div", { class: "foot" }, this.link, this.presence));
+        this.element = h("li", { class: "tile", "data-device": this.device }, this.picture, h("div", { class: "foot" },
+            this.link, this.presence));
         /** @type {(() => void) | null} */
         this.unsubscribe = null;
         /** @type {import("../apus.js").ApusPlayer | null} */
@@ -160,7 +164,8 @@ class Tile {
             setText(this.link, name);
             this.player?.setAttribute("label", name);
         });
-        this.unsubscribe = this.context.session.subscribe(`presence/${this.device}`, event => this.#present(event.message), {
+        this.unsubscribe = this.context.session.subscribe(`presence/${this.device}`,
+            event => this.#present(event.message), {
             onError: () => this.#play(),
         });
     }
@@ -172,7 +177,8 @@ class Tile {
         if (online === 1) return this.#play();
         this.#stop();
         const last = Number(message.time ?? 0) || Number(this.info.lastSeen ?? 0);
-        this.#showNote(online === 2 ? t("asleep") : last ? t("lastSeen", { time: timeText(last * 1000) }) : t("offline"));
+        this.#showNote(online === 2 ? t("asleep") : last ? t("lastSeen", { time: timeText(last * 1000) })
+            : t("offline"));
     }
 
     #play() {

@@ -108,9 +108,11 @@ export function paced(body) {
  */
 export function ask(question) {
     return new Promise(resolve => {
-        const cancel = h("button", { type: "button", class: "button", autofocus: true, onclick: () => dialog.close("no") }, question.cancel);
+        const cancel = h("button", { type: "button", class: "button", autofocus: true, onclick: () =>
+            dialog.close("no") }, question.cancel);
         const confirm = h("button", {
-            type: "button", class: question.isDangerous ? "button danger" : "button primary", onclick: () => dialog.close("yes"),
+            type: "button", class: question.isDangerous ? "button danger" : "button primary", onclick: () =>
+                dialog.close("yes"),
         }, question.confirm);
         const dialog = h("dialog", { "aria-labelledby": "ask-title", "aria-describedby": "ask-text" },
             h("h2", { id: "ask-title" }, question.title), h("p", { id: "ask-text" }, question.text),
@@ -133,7 +135,8 @@ let toaster = null;
  * @param {boolean} [isError]
  */
 export function say(text, isError = false) {
-    const place = toaster ?? document.body.appendChild(h("div", { class: "toasts", role: "status", "aria-live": "polite" }));
+    const place = toaster ?? document.body.appendChild(h("div", { class: "toasts", role: "status",
+        "aria-live": "polite" }));
     toaster = place;
     const toast = h("p", { class: isError ? "toast error" : "toast" }, text);
     place.append(toast);
@@ -167,10 +170,12 @@ export function table(caption, heads) {
                 known.delete(key);
             }
             rows.forEach((row, index) => {
-                const shown = row.sign ?? JSON.stringify(row.cells.map(cell => (cell instanceof Node ? cell.textContent : cell)));
+                const shown = row.sign ?? JSON.stringify(row.cells.map(cell => (cell instanceof Node ? cell.textContent
+                    : cell)));
                 let entry = known.get(row.key);
                 if (!entry || entry.shown !== shown) {
-                    const cells = row.cells.map((cell, column) => h(column === 0 ? "th" : "td", { "data-head": heads[column], scope: column === 0 ? "row" : null }, cell));
+                    const cells = row.cells.map((cell, column) => h(column === 0 ? "th" : "td",
+                        { "data-head": heads[column], scope: column === 0 ? "row" : null }, cell));
                     if (entry) put(entry.row, cells);
                     entry = { row: entry?.row ?? h("tr", {}, cells), shown };
                     known.set(row.key, entry);

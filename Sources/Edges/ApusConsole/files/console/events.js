@@ -58,7 +58,8 @@ export class EventLog extends EventTarget {
         this.isMissed ||= missed;
         const topic = String(message.topic ?? "").replace("ACCOUNT_EVENT_TOPIC_", "").toLowerCase();
         this.list.unshift({
-            topic, name: String(message.name ?? ""), device: String(message.device ?? ""), json: String(message.json ?? ""),
+            topic, name: String(message.name ?? ""), device: String(message.device ?? ""),
+                json: String(message.json ?? ""),
             time: Number(message.timeMs ?? 0),
         });
         this.list.length = Math.min(this.list.length, keptMax);
@@ -98,11 +99,13 @@ export class EventLog extends EventTarget {
  */
 export function eventRow(context, event) {
     const label = t({ alarm: "topicAlarm", share: "topicShare", system: "topicSystem" }[event.topic] ?? event.topic);
-    const link = event.device && h("a", { href: `#/camera/${encodeURIComponent(event.device)}` }, context.names.get(event.device) ?? event.device);
+    const link = event.device && h("a", { href: `#/camera/${encodeURIComponent(event.device)}` },
+        context.names.get(event.device) ?? event.device);
     if (link) nameOf(context, event.device).then(name => setText(link, name));
     return h("li", {},
         h("span", { class: "tag" }, label), h("strong", {}, event.name),
-        h("span", { class: "grow" }, link, event.json && event.json !== "{}" && h("code", { class: "quiet" }, " ", event.json.slice(0, 200))),
+        h("span", { class: "grow" }, link, event.json && event.json !== "{}" && h("code", { class: "quiet" }, " ",
+            event.json.slice(0, 200))),
         h("time", { class: "quiet small", datetime: new Date(event.time || 0).toISOString() }, timeText(event.time)));
 }
 
@@ -120,9 +123,12 @@ export function eventsPage(context) {
         card.hidden = events.list.length === 0;
         clear.hidden = card.hidden;
         put(note,
-            events.isMissed && h("p", { class: "quiet small" }, t("eventsMissed")), events.problem && h("p", { class: "problem" }, events.problem),
-            card.hidden && h("div", { class: "card empty" }, h("h2", {}, t("eventsNone")), h("p", {}, t("eventsHelp"))));
-        if (shown !== events.list.length || newest !== (events.list[0]?.time ?? 0)) put(list, events.list.map(event => eventRow(context, event)));
+            events.isMissed && h("p", { class: "quiet small" }, t("eventsMissed")), events.problem
+                && h("p", { class: "problem" }, events.problem),
+            card.hidden && h("div", { class: "card empty" }, h("h2", {}, t("eventsNone")),
+                h("p", {}, t("eventsHelp"))));
+        if (shown !== events.list.length || newest !== (events.list[0]?.time ?? 0)) put(list,
+            events.list.map(event => eventRow(context, event)));
         shown = events.list.length;
         newest = events.list[0]?.time ?? 0;
         events.seen();
@@ -131,6 +137,7 @@ export function eventsPage(context) {
     show();
     return {
         title: t("events"),
-        element: h("div", {}, h("div", { class: "head" }, h("h1", { class: "grow" }, t("events")), clear), h("div", { class: "stack" }, card, note)),
+        element: h("div", {}, h("div", { class: "head" }, h("h1", { class: "grow" }, t("events")), clear),
+            h("div", { class: "stack" }, card, note)),
     };
 }

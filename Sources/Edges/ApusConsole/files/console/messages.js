@@ -19,7 +19,8 @@ export function messagesPage(context) {
             const { messages = [] } = await context.session.request("messages.list", { pageSize: 100 });
             if (context.signal.aborted) return;
             card.hidden = messages.length === 0;
-            put(note, messages.length === 0 && h("div", { class: "card empty" }, h("h2", {}, t("messagesNone")), h("p", {}, t("messagesHelp"))));
+            put(note, messages.length === 0 && h("div", { class: "card empty" }, h("h2", {}, t("messagesNone")),
+                h("p", {}, t("messagesHelp"))));
             put(list, messages.map((/** @type {any} */ message) => row(context, message, load)));
         } catch (error) {
             put(note, h("p", { class: "problem" }, errorText(error)));
@@ -28,7 +29,9 @@ export function messagesPage(context) {
     load();
     showMachine(context, machine);
     context.events.addEventListener("message", load, { signal: context.signal });
-    return { title: t("messages"), element: h("div", {}, h("div", { class: "head" }, h("h1", { class: "grow" }, t("messages"))), h("div", { class: "stack" }, card, note, machine)) };
+    return { title: t("messages"),
+        element: h("div", {}, h("div", { class: "head" }, h("h1", { class: "grow" }, t("messages"))),
+        h("div", { class: "stack" }, card, note, machine)) };
 }
 
 /**
@@ -39,7 +42,8 @@ export function messagesPage(context) {
 function row(context, message, reload) {
     const caller = message.caller?.device || message.caller?.account || "";
     const name = h("strong", {}, t("messageFrom", { name: context.names.get(caller) ?? caller }));
-    if (message.caller?.device) nameOf(context, caller).then(known => { name.textContent = t("messageFrom", { name: known }); });
+    if (message.caller?.device) nameOf(context, caller).then(known => { name.textContent = t("messageFrom",
+        { name: known }); });
     const place = h("div", { hidden: true });
     const label = `${t("messageFrom", { name: caller })}, ${timeText(Number(message.startedMs ?? 0))}`;
     const watch = h("button", {
@@ -60,14 +64,17 @@ function row(context, message, reload) {
     }, t("watch"));
     const remove = h("button", {
         type: "button", class: "button", "aria-label": `${t("delete")}: ${label}`, onclick: async () => {
-            if (!(await ask({ title: t("deleteMessage"), text: t("deleteMessageText"), confirm: t("delete"), cancel: t("cancel"), isDangerous: true }))) return;
+            if (!(await ask({ title: t("deleteMessage"), text: t("deleteMessageText"), confirm: t("delete"),
+                cancel: t("cancel"), isDangerous: true }))) return;
             await attempt(context.session.request("messages.delete", { message: message.message }));
             reload();
         },
     }, t("delete"));
     return h("li", {}, !message.watched && h("span", { class: "tag new" }, t("messageNew")),
-        h("span", { class: "grow" }, name, " ", h("span", { class: "quiet small" }, lengthText(Number(message.lengthMs ?? 0) / 1000))),
-        h("time", { class: "quiet small" }, timeText(Number(message.startedMs ?? 0))), Number(message.bytes ?? 0) > 0 && watch, remove,
+        h("span", { class: "grow" }, name, " ", h("span", { class: "quiet small" },
+            lengthText(Number(message.lengthMs ?? 0) / 1000))),
+        h("time", { class: "quiet small" }, timeText(Number(message.startedMs ?? 0))), Number(message.bytes ?? 0) > 0
+            && watch, remove,
         h("div", { class: "unseen" }), place);
 }
 
@@ -112,8 +119,10 @@ async function showMachine(context, place) {
         class: "stack", onsubmit: (/** @type {Event} */ event) => {
             event.preventDefault();
             attempt(context.session.request("answering.set", {
-                enabled: enabled.checked, afterSeconds: Number(after.input.value), lengthSeconds: Number(length.input.value), keepDays: Number(keep.input.value),
+                enabled: enabled.checked, afterSeconds: Number(after.input.value),
+                    lengthSeconds: Number(length.input.value), keepDays: Number(keep.input.value),
             }), t("saved", { name: t("machine") }));
         },
-    }, h("label", { class: "check" }, enabled, t("machineOn")), after.element, length.element, keep.element, h("div", {}, h("button", { class: "button" }, t("save"))))));
+    }, h("label", { class: "check" }, enabled, t("machineOn")), after.element, length.element, keep.element,
+        h("div", {}, h("button", { class: "button" }, t("save"))))));
 }

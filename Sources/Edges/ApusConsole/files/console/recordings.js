@@ -29,7 +29,8 @@ export function recordingsCard(context, device, player) {
             show(list, now);
         } catch (error) {
             const { code } = /** @type {any} */ (error);
-            put(body, h("p", { class: "quiet" }, code === 20104 || code === 21030 ? t("recordingsMissing") : code === 12004 ? t("rights") : errorText(error)), button);
+            put(body, h("p", { class: "quiet" }, code === 20104 || code === 21030 ? t("recordingsMissing")
+                : code === 12004 ? t("rights") : errorText(error)), button);
         }
     };
     const button = h("div", {}, h("button", { type: "button", class: "button", onclick: load }, t("recordingsLoad")));
@@ -42,7 +43,8 @@ export function recordingsCard(context, device, player) {
         const day = h("div", { class: "day", role: "group", "aria-label": t("timeline") });
         for (const [start, end] of list) {
             const from = Math.max(start, now - dayMs);
-            const run = h("button", { type: "button", "aria-label": t("recordingPlay", { time: timeText(from) }), title: `${timeText(from)} – ${timeText(end)}` });
+            const run = h("button", { type: "button", "aria-label": t("recordingPlay", { time: timeText(from) }),
+                title: `${timeText(from)} – ${timeText(end)}` });
             run.style.left = `${(from - (now - dayMs)) / dayMs * 100}%`;
             run.style.width = `${Math.max(0, end - from) / dayMs * 100}%`;
             // A press in the middle of a run plays from there, the keyboard from its start.
@@ -54,9 +56,12 @@ export function recordingsCard(context, device, player) {
             day.append(run);
         }
         const rows = list.slice(-12).reverse().map(([start, end]) => h("li", {},
-            h("span", { class: "grow" }, `${timeText(start)} – ${timeText(end)} `, h("span", { class: "quiet small" }, lengthText((end - start) / 1000))),
-            h("button", { type: "button", class: "button", "aria-label": t("recordingPlay", { time: timeText(start) }), onclick: () => playback.play(start) }, t("resume"))));
-        put(body, day, h("div", { class: "scale quiet small" }, h("span", {}, timeText(now - dayMs)), h("span", {}, timeText(now))), h("ul", { class: "list" }, rows));
+            h("span", { class: "grow" }, `${timeText(start)} – ${timeText(end)} `, h("span", { class: "quiet small" },
+                lengthText((end - start) / 1000))),
+            h("button", { type: "button", class: "button", "aria-label": t("recordingPlay", { time: timeText(start) }),
+                onclick: () => playback.play(start) }, t("resume"))));
+        put(body, day, h("div", { class: "scale quiet small" }, h("span", {}, timeText(now - dayMs)),
+            h("span", {}, timeText(now))), h("ul", { class: "list" }, rows));
     };
     put(body, button);
     return h("section", { class: "card" }, h("h2", {}, t("recordings")), h("div", { class: "stack" }, bar, body));
@@ -75,7 +80,8 @@ async function recordings(context, device, from, to) {
     /** @type {[number, number][]} */
     const found = [];
     for (let round = 0; round < 20; round++) {
-        const { json } = await runAction(context, device, "_recordings", JSON.stringify({ source: 0, from: Math.floor(from), to: Math.floor(to) }));
+        const { json } = await runAction(context, device, "_recordings",
+            JSON.stringify({ source: 0, from: Math.floor(from), to: Math.floor(to) }));
         const answer = JSON.parse(json);
         const list = Array.isArray(answer.list) ? answer.list : [];
         const last = found.length > 0 ? found[found.length - 1][0] : -1;
@@ -115,7 +121,8 @@ class Playback {
      * @param {object} [values]
      */
     async ask(verb, values = {}) {
-        const { json } = await runAction(this.context, this.device, "_playback", JSON.stringify({ verb, id: this.id, ...values }));
+        const { json } = await runAction(this.context, this.device, "_playback",
+            JSON.stringify({ verb, id: this.id, ...values }));
         return json ? JSON.parse(json) : {};
     }
 
@@ -165,7 +172,8 @@ class Playback {
 
     show() {
         const slider = h("input", {
-            type: "range", min: this.start, max: this.end, step: 1000, value: this.start, "aria-label": t("recordingTime"),
+            type: "range", min: this.start, max: this.end, step: 1000, value: this.start,
+                "aria-label": t("recordingTime"),
             oninput: () => setText(time, timeText(Number(slider.value))),
             onchange: () => this.seek(Number(slider.value)).catch(error => say(errorText(error), true)),
         });
@@ -178,8 +186,10 @@ class Playback {
                 await this.ask(this.isPaused ? "pause" : "resume").catch(error => say(errorText(error), true));
             },
         }, t(this.isPaused ? "resume" : "pause"));
-        put(this.bar, h("p", {}, t("recordingNow", { time: `${timeText(this.start)} – ${timeText(this.end)}` })), slider,
-            h("div", { class: "row" }, time, pause, h("button", { type: "button", class: "button primary", onclick: () => this.stop() }, t("live"))));
+        put(this.bar, h("p", {}, t("recordingNow", { time: `${timeText(this.start)} – ${timeText(this.end)}` })),
+            slider,
+            h("div", { class: "row" }, time, pause, h("button", { type: "button", class: "button primary",
+                onclick: () => this.stop() }, t("live"))));
         this.bar.hidden = false;
     }
 

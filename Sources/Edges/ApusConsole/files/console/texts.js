@@ -37,7 +37,8 @@ export const texts = {
     signInTitle: ["Sign in", "登录"],
     signInLead: ["Open the sign-in link that the cluster has printed, or paste a token.", "请打开集群打印的登录链接，或粘贴令牌。"],
     token: ["Token", "令牌"],
-    tokenHelp: ["For example from “apus admin token --role app”. It is kept in a cookie that no script can read.", "例如来自“apus admin token --role app”。它保存在脚本无法读取的 Cookie 中。"],
+    tokenHelp: ["For example from “apus admin token --role app”. It is kept in a cookie that no script can read.",
+        "例如来自“apus admin token --role app”。它保存在脚本无法读取的 Cookie 中。"],
     signIn: ["Sign in", "登录"],
     signOut: ["Sign out", "退出登录"],
     signingIn: ["Signing in…", "正在登录…"],
@@ -48,7 +49,7 @@ export const texts = {
     search: ["Find a camera", "查找摄像机"],
     count: ["{shown} of {all}", "{shown} / {all}"],
     noCameras: ["No cameras yet", "还没有摄像机"],
-    noCamerasHelp: ["A camera appears here when it signs in for the first time: apus device --id front-door --test-pattern 640x360@25", "摄像机首次登录后会显示在这里：apus device --id front-door --test-pattern 640x360@25"],
+    noCamerasHelp: ["A camera appears here when it signs in for the first time: apus device --id garden --test-pattern 640x360@25", "摄像机首次登录后会显示在这里：apus device --id garden --test-pattern 640x360@25"],
     noMatch: ["No camera has this name.", "没有符合的摄像机。"],
     online: ["Online", "在线"],
     offline: ["Offline", "离线"],
@@ -128,7 +129,8 @@ export const texts = {
     talking: ["You are heard", "正在说话"],
     keepTalking: ["Keep the microphone on", "保持麦克风开启"],
     withCamera: ["Show your camera", "显示您的画面"],
-    talkNeedsHttps: ["The browser allows the microphone only over https, or on this machine. You can watch and listen.", "浏览器仅在 https 或本机上允许使用麦克风。您仍可观看和收听。"],
+    talkNeedsHttps: ["The browser allows the microphone only over https, or on this machine. You can watch and listen.",
+        "浏览器仅在 https 或本机上允许使用麦克风。您仍可观看和收听。"],
     talkNeedsEncoder: ["This browser cannot encode sound. You can watch and listen.", "此浏览器无法编码声音。您仍可观看和收听。"],
     talkRefused: ["The microphone was not allowed: {reason}", "未获准使用麦克风：{reason}"],
     history: ["Past calls", "通话记录"],
@@ -247,7 +249,8 @@ export const texts = {
     sinceHead: ["Since", "开始时间"],
     endSession: ["End", "结束"],
     endSessionTitle: ["End this session?", "结束此会话？"],
-    endSessionText: ["The client of {access} is disconnected. It may connect again, unless its token is revoked.", "{access} 的客户端将断开连接。除非其令牌被吊销，否则可以重新连接。"],
+    endSessionText: ["The client of {access} is disconnected. It may connect again, unless its token is revoked.",
+        "{access} 的客户端将断开连接。除非其令牌被吊销，否则可以重新连接。"],
     filterAccount: ["Only this account", "仅此账户"],
     hasMore: ["There are more than are shown.", "还有更多未显示。"],
     sessionsNone: ["No sessions.", "没有会话。"],
@@ -309,7 +312,8 @@ export function timeText(milliseconds) {
     const date = new Date(milliseconds);
     const isToday = new Date().toDateString() === date.toDateString();
     /** @type {Intl.DateTimeFormatOptions} */
-    const options = { hour: "2-digit", minute: "2-digit", second: "2-digit", ...(isToday ? {} : { month: "short", day: "numeric" }) };
+    const options = { hour: "2-digit", minute: "2-digit", second: "2-digit",
+        ...(isToday ? {} : { month: "short", day: "numeric" }) };
     return new Intl.DateTimeFormat(language === "en" ? undefined : "zh-CN", options).format(date);
 }
 
