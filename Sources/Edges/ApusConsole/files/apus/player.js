@@ -11,7 +11,7 @@ import { CanvasRenderer } from "./webcodecs.js";
 /** @typedef {"connecting" | "waiting" | "live" | "moving" | "paused" | "queued" | "ended" | "unsupported" | "offline" | "signed-out" | "replaced"} PlayerState */
 
 const style = `
-:host { display: block; position: relative; background: #101418; color: #fff; overflow: hidden; aspect-ratio: 16 / 9;
+:host { display: block; position: relative; text-align: start; background: #101418; color: #fff; overflow: hidden; aspect-ratio: 16 / 9;
     border-radius: var(--apus-radius, 0); font: 14px/1.4 system-ui, sans-serif; contain: content; }
 :host([hidden]) { display: none; }
 :host(:fullscreen) { border-radius: 0; aspect-ratio: auto; }

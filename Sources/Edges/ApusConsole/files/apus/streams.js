@@ -411,14 +411,17 @@ export class PublishStream extends Stream {
 
     received() {}
 
-    stop() {
+    /** Ends the stream. */
+    async stop() {
         if (this.isOver) return;
-        if (this.nextSequence > 0) this.send({ track: 0, pts: this.window[this.window.length - 1]?.frame.pts ?? 0,
-            flags: Flag.endOfEpoch, payload: new Uint8Array(0) });
+        if (this.nextSequence > 0) {
+            const pts = this.window[this.window.length - 1]?.frame.pts ?? 0;
+            this.send({ track: 0, pts, flags: Flag.endOfEpoch, payload: new Uint8Array(0) });
+        }
         this.isOver = true;
-        this.session.request("streams.unpublish", { source: 65_536, call: this.target.call },
-            { repeats: false }).catch(() => {});
         this.session.remove(this);
+        const body = { source: 65_536, call: this.target.call };
+        await this.session.request("streams.unpublish", body, { repeats: false }).catch(() => {});
     }
 }
 

@@ -82,9 +82,10 @@ export class Talk {
         await context.audioWorklet.addModule(new URL("./microphone.js", import.meta.url));
         const track = { codec: Codec.opus, trackCount: this.hasPicture ? 2 : 1, first: rate, second: 1,
             third: packetSamples, extra: new Uint8Array(0) };
-        this.#send(soundTrack, 0, Flag.configuration | Flag.key, makeConfiguration(track));
+        this.#send(soundTrack, 0, Flag.configuration, makeConfiguration(track));
         const encoder = new AudioEncoder({
-            output: chunk => this.#send(soundTrack, chunk.timestamp, Flag.key, bytesOf(chunk)),
+            // A receiver starts at a key frame of the picture, or at any packet where there is only sound.
+            output: chunk => this.#send(soundTrack, chunk.timestamp, this.hasPicture ? 0 : Flag.key, bytesOf(chunk)),
             error: error => this.#failed(error),
         });
         encoder.configure({ codec: "opus", sampleRate: rate, numberOfChannels: 1, bitrate: 32_000 });
@@ -130,7 +131,7 @@ export class Talk {
                     const extra = new Uint8Array(/** @type {ArrayBuffer} */ (config.description));
                     const track = { codec: Codec.h264, trackCount: 2, first: video.videoWidth & ~1,
                         second: video.videoHeight & ~1, third: 15_000, extra };
-                    this.#send(pictureTrack, chunk.timestamp, Flag.configuration | Flag.key, makeConfiguration(track));
+                    this.#send(pictureTrack, chunk.timestamp, Flag.configuration, makeConfiguration(track));
                 }
                 this.#send(pictureTrack, chunk.timestamp, chunk.type === "key" ? Flag.key : 0, bytesOf(chunk));
             },
@@ -138,7 +139,7 @@ export class Talk {
         });
         this.pictureEncoder = encoder;
         this.timer = setInterval(() => {
-            if (video.videoWidth === 0 || encoder.encodeQueueSize > 3) return;
+            if (video.readyState < 2 || encoder.state === "closed" || encoder.encodeQueueSize > 3) return;
             if (encoder.state === "unconfigured") {
                 encoder.configure({
                     codec: "avc1.42e01f", width: video.videoWidth & ~1, height: video.videoHeight & ~1,
@@ -166,15 +167,18 @@ export class Talk {
      */
     #send(track, pts, flags, payload) { this.stream?.send({ track, pts, flags, payload }); }
 
-    stop() {
+    /** Ends what is sent. Another start waits for this. */
+    async stop() {
         clearInterval(this.timer);
-        for (const encoder of [this.soundEncoder, this.pictureEncoder]) if (encoder
-            && encoder.state !== "closed") encoder.close();
+        for (const encoder of [this.soundEncoder, this.pictureEncoder]) {
+            if (encoder && encoder.state !== "closed") encoder.close();
+        }
         this.media?.getTracks().forEach(track => track.stop());
         this.context?.close().catch(() => {});
         this.context = null;
-        this.stream?.stop();
+        const { stream } = this;
         this.stream = null;
+        await stream?.stop();
     }
 }
 

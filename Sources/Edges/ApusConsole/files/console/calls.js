@@ -16,6 +16,7 @@ import { errorText, lengthText, t, timeText } from "./texts.js";
  * @property {"placing" | "ringing" | "accepting" | "accepted" | "ended"} phase
  * @property {boolean} isMessage an answering machine has answered
  * @property {boolean} hasRung
+ * @property {boolean} isConnected
  * @property {string} reason
  * @property {number} until when it stops ringing
  */
@@ -73,7 +74,7 @@ export class CallCenter extends EventTarget {
         if (!call) {
             if (stage === 3) return;
             call = { id, peer: "", device: "", isOutgoing: notice.outgoing === true, phase: "ringing", isMessage: false,
-                hasRung: false, reason: "", until: Infinity };
+                hasRung: false, isConnected: false, reason: "", until: Infinity };
             this.calls.set(id, call);
             if (this.calls.size > callsMax) this.calls.delete(/** @type {string} */ (this.calls.keys().next().value));
         }
@@ -151,7 +152,11 @@ export class CallCenter extends EventTarget {
     }
 
     /** @param {Call} call */
-    connected(call) { this.#report(call.id, "CALL_EVENT_CONNECTED"); }
+    connected(call) {
+        if (call.isConnected) return;
+        call.isConnected = true;
+        this.#report(call.id, "CALL_EVENT_CONNECTED");
+    }
 
     /**
      * Calls a device, and shows the call.
@@ -168,7 +173,7 @@ export class CallCenter extends EventTarget {
             });
             const call = this.calls.get(info.call)
                 ?? { id: String(info.call), peer: device, device, isOutgoing: true, phase: "ringing", isMessage: false,
-                hasRung: false, reason: "", until: Infinity };
+                hasRung: false, isConnected: false, reason: "", until: Infinity };
             call.isOutgoing = true;
             call.device ||= device;
             call.peer ||= device;
@@ -200,7 +205,7 @@ export function callPage(context, id) {
         player.setAttribute("label", calls.nameOf(call));
         player.setAttribute("controls", "");
         player.addEventListener("apus-first-picture", () => calls.connected(call), { once: true });
-        stage.replaceWith(player);
+        put(stage, player);
         // The press that has answered allows sound.
         player.setMuted(false);
         talk = microphone(context, call, tools);
@@ -223,6 +228,7 @@ export function callPage(context, id) {
         else if (call.phase === "ended") {
             talk?.stop();
             talk = null;
+            setText(stage, name);
             put(tools, h("div", { class: "row" }, call.device && h("button", { type: "button", class: "button",
                 onclick: () => calls.place(call.device) }, icon("calls"), t("talk")), back));
         } else {
@@ -311,7 +317,7 @@ function microphone(context, call, tools) {
             const wasOn = starting !== null;
             if (wasOn) {
                 // The tracks of a side are known from its beginning: it begins again with or without a picture.
-                talk.stop();
+                await talk.stop();
                 starting = null;
             }
             if (picture.checked || wasOn) await start();
