@@ -459,7 +459,6 @@ export class ApusPlayer extends HTMLElement {
         this.reason = this.text("unsupported", { codec });
         this.#stop();
         this.#set("unsupported");
-        this.#showStill(codec);
     }
 
     /**
@@ -495,24 +494,6 @@ export class ApusPlayer extends HTMLElement {
             this.dispatchEvent(new CustomEvent("apus-first-picture", { detail: this.firstPictureMs }));
         }
         if (this.state !== "live") this.#set("live");
-    }
-
-    /**
-     * The last resort: a still of the device, if the node has one.
-     * @param {string} codec
-     */
-    async #showStill(codec) {
-        const device = this.getAttribute("device");
-        if (!device || this.getAttribute("node")) return;
-        const answer = await fetch(`/v1/devices/${encodeURIComponent(device)}/still`).catch(() => null);
-        if (!answer?.ok || !(answer.headers.get("content-type") ?? "").startsWith("image/")
-            || this.state !== "unsupported") return;
-        const image = document.createElement("img");
-        image.alt = "";
-        image.src = URL.createObjectURL(await answer.blob());
-        this.picture.replaceChildren(image);
-        this.reason = this.text("still", { codec });
-        this.#render();
     }
 
     #sessionChanged() {

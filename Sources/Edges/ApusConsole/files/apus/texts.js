@@ -19,7 +19,6 @@ export const playerTexts = {
     mseMissing: ["MSE, as this browser has no WebCodecs", "MSE（此浏览器不支持 WebCodecs）"],
     mseCodec: ["MSE, as WebCodecs does not decode {codec} here", "MSE（WebCodecs 无法解码 {codec}）"],
     mseFailed: ["MSE, as the decoder failed", "MSE（解码器出错）"],
-    still: ["A still: this browser cannot decode {codec}", "静态画面：此浏览器无法解码 {codec}"],
     chosen: ["as chosen", "手动选择"],
     fps: ["{value} fps", "{value} 帧/秒"],
     delay: ["delay {value} ms", "延迟 {value} 毫秒"],
