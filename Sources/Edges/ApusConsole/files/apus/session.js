@@ -53,6 +53,12 @@ export class Session extends EventTarget {
         this.agent = options.agent ?? "apus.js";
         this.ticket = "";
         this.ticketEnd = 0;
+        this.ticketRenewal = Infinity;
+        /**
+         * Asks for a new ticket, beside the active connection.
+         * @type {Connection | null}
+         */
+        this.renewing = null;
         this.instance = randomID();
         /**
          * The newest welcome.
@@ -234,6 +240,11 @@ export class Session extends EventTarget {
      * @param {string} url
      */
     #open(id, url) {
+        // The sign-in of the page counts at its own node alone: another one takes a ticket.
+        if (!this.token && !this.#hasTicket && !isOwnNode(url)) {
+            setTimeout(() => this.#perform(this.link.closed(id, null, performance.now())), 0);
+            return;
+        }
         const connection = new Connection(id, url, this.#hello(), {
             onText: (text, connection) => this.#received(text, connection),
             onBinary: (bytes, connection) => this.#receivedFrames(bytes, connection),
@@ -242,10 +253,36 @@ export class Session extends EventTarget {
         this.connections.set(id, connection);
     }
 
+    get #hasTicket() { return this.ticket !== "" && performance.now() < this.ticketEnd; }
+
+    /** @param {any} welcome */
+    #keepTicket(welcome) {
+        if (!welcome.ticket) return;
+        const life = Math.max(0, (welcome.ticketSeconds ?? 0) - 30) * 1000;
+        this.ticket = welcome.ticket;
+        this.ticketEnd = performance.now() + life;
+        this.ticketRenewal = performance.now() + life * 2 / 3;
+    }
+
+    /** A ticket lasts for a time: the next one is asked for before its end, so that each node takes this page. */
+    #renewTicket() {
+        if (!this.active || this.renewing || performance.now() < this.ticketRenewal || !this.#hasTicket) return;
+        this.ticketRenewal = performance.now() + 60_000;
+        const ended = () => { this.renewing = null; };
+        this.renewing = new Connection(0, this.active.url, this.#hello(), {
+            onText: (message, connection) => {
+                if (message.welcome) this.#keepTicket(message.welcome);
+                connection.close();
+                ended();
+            },
+            onBinary: () => {}, onClosed: ended,
+        });
+    }
+
     #hello() {
         /** @type {any} */
         const hello = { role: "ROLE_APP", agent: this.agent, instance: this.instance };
-        if (this.ticket && performance.now() < this.ticketEnd) hello.ticket = this.ticket;
+        if (this.#hasTicket) hello.ticket = this.ticket;
         else if (this.token) hello.token = this.token;
         return { hello };
     }
@@ -300,10 +337,7 @@ export class Session extends EventTarget {
         this.active = connection;
         this.welcome = connection.welcome;
         this.node = connection.welcome.node ?? "";
-        if (connection.welcome.ticket) {
-            this.ticket = connection.welcome.ticket;
-            this.ticketEnd = performance.now() + Math.max(0, (connection.welcome.ticketSeconds ?? 0) - 30) * 1000;
-        }
+        this.#keepTicket(connection.welcome);
         for (const subscription of this.subscriptions.values()) this.#subscribe(subscription, connection);
         for (const stream of [...this.streams]) stream.attach(connection, retired);
         for (const request of [...this.waiting]) if (!request.sentOn) this.#send(request, connection);
@@ -459,6 +493,7 @@ export class Session extends EventTarget {
     }
 
     #tick() {
+        this.#renewTicket();
         this.#perform(this.link.tick(performance.now()));
         this.#schedule();
     }
@@ -590,6 +625,11 @@ export class Connection {
     }
 }
 
+/** @param {string} url */
+function isOwnNode(url) {
+    return new URL(url).host === globalThis.location?.host;
+}
+
 function defaultURL() {
     const { location } = globalThis;
     return `${location.protocol === "https:" ? "wss:" : "ws:"}//${location.host}/v1/ws`;
@@ -600,7 +640,7 @@ function defaultURL() {
  * @param {string} text
  */
 function socketURL(text) {
-    const url = new URL(text, globalThis.location?.href);
+    const url = new URL(text.includes("://") ? text : `ws://${text}`);
     if (url.protocol === "http:") url.protocol = "ws:";
     if (url.protocol === "https:") url.protocol = "wss:";
     if (globalThis.location?.protocol === "https:") url.protocol = "wss:";
