@@ -59,6 +59,15 @@ test("Jitter makes a buffer that holds it, and quiet takes it away again, by 5 %
     assert.equal(pacer.jumps, 0);
 });
 
+test("One outage of half a second does not delay what follows by more than a fraction of it", () => {
+    const pacer = new Pacer();
+    play(pacer, 300, () => 20);
+    const delays = play(pacer, 300, index => (index < 313 ? (313 - index) * 40 + 20 : 20), 0, 300);
+    assert.ok(Math.max(...delays) < 200, `${Math.max(...delays)}`);
+    assert.ok(delays[299] < 60, `${delays[299]}`);
+    assert.equal(pacer.jumps, 0);
+});
+
 test("A clock that jumps by minutes is followed at once", () => {
     const pacer = new Pacer();
     play(pacer, 200, () => 20);

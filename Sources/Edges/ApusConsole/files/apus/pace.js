@@ -20,7 +20,7 @@ export function rateFor(behind, dead = 15, full = 250) {
 /**
  * Decides when the frames of a stream are due.
  *
- * The shortest way of the last seconds is the base. What frames were later than that is the jitter. A frame is due at
+ * The shortest way of the last seconds is the base. What most frames were later than that is the jitter. A frame is due at
  * its time plus the base plus a buffer for the jitter. The offset between both clocks moves to this by at most 5 %, so
  * that motion and speech stay even. It jumps only at the start, and when it is wrong by more than `jumpMs`.
  */
@@ -38,8 +38,10 @@ export class Pacer {
         this.windowStart = 0;
         this.newBase = Infinity;
         this.oldBase = Infinity;
-        this.newLate = 0;
-        this.oldLate = 0;
+        /** How late the newest frames were, beyond the base. */
+        this.late = new Float32Array(lateCount);
+        this.lateIndex = 0;
+        this.lateMs = 0;
         this.jumps = 0;
     }
 
@@ -48,15 +50,14 @@ export class Pacer {
         this.offset = null;
         this.newBase = Infinity;
         this.oldBase = Infinity;
-        this.newLate = 0;
-        this.oldLate = 0;
+        this.late.fill(0);
+        this.lateMs = 0;
     }
 
     /** The buffer for the jitter, in milliseconds. */
     get bufferMs() {
-        const late = Math.max(this.newLate, this.oldLate);
         // A short jitter is not worth a delay: the pictures are drawn when they come.
-        const wanted = late < 12 ? 0 : late + 4;
+        const wanted = this.lateMs < 12 ? 0 : this.lateMs + 4;
         return Math.min(Math.max(wanted, this.bufferMinMs), this.bufferMaxMs);
     }
 
@@ -75,16 +76,13 @@ export class Pacer {
         if (now - this.windowStart > windowMs) {
             this.windowStart = now;
             this.oldBase = this.newBase;
-            this.oldLate = this.newLate;
             this.newBase = delay;
-            this.newLate = 0;
         }
         this.newBase = Math.min(this.newBase, delay);
         const base = Math.min(this.newBase, this.oldBase);
         const isStarting = now - this.started < this.startMs;
         // The key frame and what follows it came in one burst, and are old: they say nothing about the jitter.
-        if (isStarting) this.newLate = 0;
-        else this.newLate = Math.max(this.newLate, Math.min(delay - base, this.bufferMaxMs));
+        if (!isStarting) this.#note(Math.min(delay - base, this.bufferMaxMs));
         const wanted = base + this.bufferMs;
         if (this.offset === null || isStarting) {
             this.offset = wanted;
@@ -96,6 +94,15 @@ export class Pacer {
         } else {
             this.#steer(wanted, now);
         }
+    }
+
+    /**
+     * 19 of 20 frames are to be in time: one outage, such as the death of a node, does not delay all that follows.
+     * @param {number} late
+     */
+    #note(late) {
+        this.late[this.lateIndex++ % lateCount] = late;
+        if (this.lateIndex % 8 === 0) this.lateMs = this.late.slice().sort()[Math.floor(lateCount * 0.95)];
     }
 
     /**
@@ -120,6 +127,7 @@ export class Pacer {
     }
 }
 const windowMs = 8000;
+const lateCount = 200;
 
 /**
  * The rate, or the jump, that keeps a media element behind the end of its buffer by `target` seconds.
