@@ -61,11 +61,11 @@ class Model {
         this.actionsBody = h("div", { class: "stack" });
         this.statesBody = h("dl", { class: "pair" });
         this.settings = h("section", { class: "card" }, h("h2", {}, t("settings")), this.settingsBody);
-        this.actions = h("section", { class: "card", hidden: true }, h("h2", {}, t("actions")), this.actionsBody);
+        this.actions = h("section", { class: "card" }, h("h2", {}, t("actions")), this.actionsBody);
         this.states = h("section", { class: "card", hidden: true }, h("h2", {}, t("states")), this.statesBody);
         /** @type {Map<string, {set: (value: any, isPending: boolean) => void}>} */
         this.fields = new Map();
-        this.shownActions = "";
+        this.shownActions = "?";
         this.show = paced(() => this.#show());
         const unsubscribe = context.session.subscribe(`things/${device}`, event => this.#changed(event),
             { onError: () => {} });
@@ -152,12 +152,25 @@ class Model {
     /** @param {[string, any][]} leaves */
     #showActions(leaves) {
         const names = leaves.map(([name]) => name).join("\n");
-        this.actions.hidden = leaves.length === 0;
+        this.actions.hidden = false;
         if (names === this.shownActions) return;
         this.shownActions = names;
         const recent = h("details", {}, h("summary", {}, t("recent")));
         recent.addEventListener("toggle", () => recent.open && this.#showRecent(recent));
-        put(this.actionsBody, leaves.map(([name, leaf]) => this.#action(name, leaf?.ctlVal)), recent);
+        put(this.actionsBody, leaves.map(([name, leaf]) => this.#action(name, leaf?.ctlVal)), this.#otherAction(), recent);
+    }
+
+    /** A device may carry out actions that its model does not list. */
+    #otherAction() {
+        const name = h("input", { "aria-label": t("actionName"), placeholder: t("actionName"), spellcheck: "false" });
+        const place = h("div", { class: "stack" });
+        const form = h("form", {
+            onsubmit: (/** @type {Event} */ event) => {
+                event.preventDefault();
+                if (/^[\w-]{1,64}$/.test(name.value)) put(place, this.#action(name.value, 0));
+            },
+        }, h("div", { class: "row" }, h("div", { class: "grow" }, name), h("button", { class: "button" }, t("choose"))));
+        return h("div", { class: "stack" }, form, place);
     }
 
     /**
