@@ -130,7 +130,10 @@ class Browser:
                 self.size(width, height)
                 time.sleep(0.4)
                 wide = self.js("return document.documentElement.scrollWidth")
-                expect(wide <= width, f"{name} is {wide} wide at {width}")
+                widest = self.js(
+                    "return [...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > innerWidth)"
+                    ".map(e => e.outerHTML.slice(0, 120)).slice(-3)") if wide > width else []
+                expect(wide <= width, f"{name} is {wide} wide at {width}: {widest}")
                 full = self.js("return document.documentElement.scrollHeight")
                 self.size(width, max(height, min(full, 3000)))
                 time.sleep(0.3)
@@ -228,7 +231,8 @@ class Trial:
         browser.driver.get(base)
         browser.wait("the sign-in page", lambda: "Sign in" in browser.text())
         browser.look("sign-in", ("light", "dark"))
-        browser.by_role("textbox", "Token") if False else browser.driver.find_element(By.ID, "token").send_keys("x.y.z", Keys.ENTER)
+        # A field for a secret has no role (HTML AAM).
+        browser.driver.find_element(By.ID, "token").send_keys("x.y.z", Keys.ENTER)
         browser.wait("the refusal of a wrong token", lambda: "not valid" in browser.text())
         say("sign-in: a wrong token is refused")
 
@@ -339,7 +343,6 @@ class Trial:
 
     def sign_out(self, browser):
         browser.collect()
-        self.base = None
         node = next(target for target in self.cluster.targets if self.answers(target))
         other = Browser(self.shots)
         try:
@@ -403,15 +406,19 @@ class Trial:
         time.sleep(1)
         took = browser.driver.execute_async_script(
             """
-            const done = arguments[0];
+            const [count, done] = arguments;
             const start = performance.now();
-            const look = () => document.querySelectorAll('.tile').length >= arguments[1]
-                ? requestAnimationFrame(() => done(performance.now() - start)) : requestAnimationFrame(look);
+            let first = 0;
+            const look = () => {
+                const tiles = document.querySelectorAll('.tile').length;
+                if (tiles >= Math.min(count, 100)) first ||= performance.now() - start;
+                requestAnimationFrame(tiles >= count ? () => done([first, performance.now() - start]) : look);
+            };
             location.hash = '#/cameras';
             look();
-            """.replace("arguments[1]", str(self.options.devices)))
-        self.numbers[f"{self.options.devices} devices on the screen, ms"] = round(took)
-        say(f"{self.options.devices} devices are on the screen after {took:.0f} ms")
+            """, self.options.devices)
+        self.numbers[f"{self.options.devices} devices: the first 100, and all, ms"] = [round(value) for value in took]
+        say(f"{self.options.devices} devices: the first 100 after {took[0]:.0f} ms, all after {took[1]:.0f} ms")
 
 
 def main():

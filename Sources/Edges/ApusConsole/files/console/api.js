@@ -67,17 +67,19 @@ export const signOut = () => rest("POST", "/v1/sign-out", {});
  * @param {import("../apus.js").Session} session
  * @param {string} name
  * @param {string} member the list in the answer
- * @param {object} [body]
- * @param {number} [most]
+ * @param {object} body
+ * @param {(found: any[], areAll: boolean) => void} onPage called for each page, with all that was found so far
  * @returns {Promise<any[]>}
  */
-export async function all(session, name, member, body = {}, most = 10_000) {
+export async function all(session, name, member, body, onPage) {
     const found = [];
     let pageToken = "";
     do {
         const answer = await session.request(name, { ...body, pageSize: 500, ...(pageToken ? { pageToken } : {}) });
         found.push(...(answer[member] ?? []));
         pageToken = answer.nextPageToken ?? "";
-    } while (pageToken !== "" && found.length < most);
+        onPage(found, pageToken === "" || found.length >= foundMax);
+    } while (pageToken !== "" && found.length < foundMax);
     return found;
 }
+const foundMax = 10_000;

@@ -81,15 +81,19 @@ export function camerasPage(context) {
                 tile = new Tile(context, device);
                 tiles.set(device.device, tile);
                 seen.observe(tile.element);
+                fragment.append(tile.element);
             }
-            fragment.append(tile.element);
         }
         list.append(fragment);
     };
-    /** @param {any[]} devices */
-    const show = devices => {
+    /**
+     * @param {any[]} devices
+     * @param {boolean} areAll
+     */
+    const show = (devices, areAll) => {
+        const names = new Set(devices.map(device => device.device));
         for (const [name, tile] of tiles) {
-            if (devices.some(device => device.device === name)) continue;
+            if (!areAll || names.has(name)) continue;
             tile.see(false);
             tile.element.remove();
             tiles.delete(name);
@@ -110,8 +114,10 @@ export function camerasPage(context) {
     };
     const load = async () => {
         try {
-            const devices = await all(context.session, "devices.list", "devices");
-            if (!context.signal.aborted) show(devices);
+            // Each page of the list is shown when it comes.
+            await all(context.session, "devices.list", "devices", {}, (devices, areAll) => {
+                if (!context.signal.aborted) show(devices, areAll);
+            });
         } catch (error) {
             if (!context.signal.aborted) put(empty, h("p", { class: "empty problem" }, errorText(error)));
         }

@@ -114,14 +114,14 @@ export function ask(question) {
             type: "button", class: question.isDangerous ? "button danger" : "button primary", onclick: () =>
                 dialog.close("yes"),
         }, question.confirm);
-        const dialog = h("dialog", { "aria-labelledby": "ask-title", "aria-describedby": "ask-text" },
+        const dialog = h("dialog", { role: "alertdialog", "aria-labelledby": "ask-title", "aria-describedby": "ask-text" },
             h("h2", { id: "ask-title" }, question.title), h("p", { id: "ask-text" }, question.text),
             h("div", { class: "row end" }, cancel, confirm));
         dialog.addEventListener("close", () => {
             resolve(dialog.returnValue === "yes");
             dialog.remove();
         });
-        document.body.append(dialog);
+        (document.querySelector("main") ?? document.body).append(dialog);
         dialog.showModal();
     });
 }

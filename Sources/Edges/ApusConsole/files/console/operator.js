@@ -81,7 +81,9 @@ export function nodesPage(context) {
         const [list, status] = await Promise.all([rest("GET", "/v1/nodes"), rest("GET", "/v1/status")]);
         if (context.signal.aborted) return;
         setText(revision, `${list.cluster ?? ""} · ${t("revision", { value: list.revision ?? 0 })}`);
-        nodes.show((list.nodes ?? []).map((/** @type {any} */ node) => ({
+        const byName = (list.nodes ?? []).sort((/** @type {any} */ left, /** @type {any} */ right) =>
+            left.name.localeCompare(right.name, undefined, { numeric: true }));
+        nodes.show(byName.map((/** @type {any} */ node) => ({
             key: node.name, sign: JSON.stringify(node),
             cells: [node.name, nodeState(node), node.ownedShards ?? 0, node.standbyShards ?? 0, node.weight ?? 0,
                 node.clients ?? "", actions(node)],

@@ -45,7 +45,7 @@ export function recordingsCard(context, device, player) {
             const from = Math.max(start, now - dayMs);
             const run = h("button", { type: "button", "aria-label": t("recordingPlay", { time: timeText(from) }),
                 title: `${timeText(from)} – ${timeText(end)}` });
-            run.style.left = `${(from - (now - dayMs)) / dayMs * 100}%`;
+            run.style.left = `min(${(from - (now - dayMs)) / dayMs * 100}%, calc(100% - 10px))`;
             run.style.width = `${Math.max(0, end - from) / dayMs * 100}%`;
             // A press in the middle of a run plays from there, the keyboard from its start.
             run.addEventListener("click", (/** @type {MouseEvent} */ event) => {
