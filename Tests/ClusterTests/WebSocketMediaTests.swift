@@ -1,6 +1,7 @@
 import ApusClient
 import ApusContract
 import ApusCore
+import ApusTestKit
 import Foundation
 import Testing
 
@@ -52,11 +53,10 @@ struct WebSocketMediaTests {
         for round in 0..<2 {
             let viewer = try Self.viewer(cluster, node: node, hello)
             let answer = try #require(viewer.ask("streams.play", body).response)
-            #expect(viewer.texts.contains { $0["alive"] != nil } == false || round == 0)
             viewer.read(seconds: 3) { viewer.frames.count > 40 }
             #expect(viewer.frames.count > 40)
             if round == 0 {
-                try kill(#require(cluster.pid(node)), SIGKILL)
+                kill(try cluster.pid(node), SIGKILL)
                 viewer.read(seconds: 2)
                 #expect(viewer.closeCode == 1006)
             }
@@ -76,7 +76,7 @@ struct WebSocketMediaTests {
         let numbers = received.map(\.sequence)
         #expect(numbers == Array(numbers[0]...(numbers.last ?? 0)), "frames are missing, doubled or out of order")
         let known = Dictionary(sent.lines.map { ($0.seq, $0.sha256) }) { first, _ in first }
-        let differing = received.count { known[$0.sequence].map { text in text != $0.sha256 } ?? false }
+        let differing = received.count { known[$0.sequence, default: $0.sha256] != $0.sha256 }
         #expect(differing == 0)
         #expect(received.count { known[$0.sequence] != nil } > 60)
     }
@@ -101,14 +101,10 @@ struct WebSocketMediaTests {
         #expect(viewer.frames[before...].allSatisfy { Int($0.stream) == streams[1] })
 
         // Five pictures a second: in between the node shows that it is there.
-        var longest = 0.0
-        for _ in 0..<20 {
-            let start = Date()
-            try #require(viewer.next(seconds: 2) != nil)
-            longest = max(longest, Date().timeIntervalSince(start))
-        }
-        #expect(longest < Double(keepalive) / 1000 * 2.2, "the node was silent for \(longest) s")
-        #expect(viewer.texts.contains { $0["alive"] != nil })
+        let known = viewer.texts.count
+        viewer.read(seconds: 2)
+        let keepalives = viewer.texts[known...].count { $0["alive"] != nil }
+        #expect(keepalives >= 5, "\(keepalives) keepalives in two seconds; one in \(keepalive) ms is announced")
         // Requests and events share the socket.
         #expect(viewer.ask("devices.list", "{}").response?["devices"] != nil)
         #expect(viewer.ask("streams.dance", "{}").code == Int(ErrorCode.methodUnknown.number))
@@ -119,8 +115,18 @@ struct WebSocketMediaTests {
     @Test("A page that reads slowly skips to a key frame, is told how much, and harms nobody")
     func slow() async throws {
         let cluster = try SharedCluster.cluster(basePort: 26_140)
-        // 1.5 MB a second: more than the slow one reads.
-        _ = try await Self.camera(cluster, "ws-wide", "1280x720@25")
+        // Noise: 1.5 MB a second.
+        let clip = cluster.file("noise.mp4")
+        let made = Tool.run(
+            try #require(Tool.ffmpeg),
+            [
+                "-v", "error", "-y", "-f", "lavfi", "-i", "testsrc2=s=1280x720:r=25,noise=alls=60:allf=t", "-t", "6",
+                "-c:v", "libx264", "-preset", "ultrafast", "-g", "25", "-bf", "0", "-b:v", "12M", "-pix_fmt", "yuv420p",
+                clip,
+            ])
+        try #require(made != nil, "ffmpeg cannot make a clip")
+        try cluster.start("device", "--id", "ws-wide", "--file", clip)
+        _ = try await cluster.primary(of: "ws-wide/0")
         let other = try Self.viewer(cluster, node: 1, try Self.app(cluster))
         let slow = try Self.viewer(cluster, node: 1, try Self.app(cluster), receiveBuffer: 4096)
         for viewer in [other, slow] { #expect(viewer.ask("streams.play", "{\"device\":\"ws-wide\"}").response != nil) }
@@ -133,13 +139,10 @@ struct WebSocketMediaTests {
         let skips = slow.texts.compactMap { $0["streamState"] as? [String: Any] }.filter {
             $0["state"] as? String == "STATE_SKIPPED"
         }
-        // The ring and the lag of 4 MiB hold what a slow source sends meanwhile.
-        if bytes > 8 << 20 {
-            let count = skips.compactMap { ($0["skipped"] as? String).flatMap { Int($0) } }.reduce(0, +)
-            let numbers = slow.frames.filter { !$0.isRepeated }.map(\.sequence)
-            let missing = Int((numbers.last ?? 0) - (numbers.first ?? 0)) + 1 - Set(numbers).count
-            #expect(count > 0 && count == missing, "\(skips), \(missing) are missing")
-        }
+        let count = skips.compactMap { ($0["skipped"] as? String).flatMap { Int($0) } }.reduce(0, +)
+        let numbers = slow.frames.filter { !$0.isRepeated }.map(\.sequence)
+        let missing = Int((numbers.last ?? 0) - (numbers.first ?? 0)) + 1 - Set(numbers).count
+        #expect(bytes > 8 << 20 && count > 0 && count == missing, "\(bytes) bytes, \(skips), \(missing) are missing")
         #expect(slow.closeCode == nil)
     }
 

@@ -78,7 +78,9 @@ final class ClientTexts: WebSocketDialect {
         if let media, let place {
             streams = WebSocketStreams(
                 media, session, on: connection, place,
-                answer: { [weak self, unowned connection] in self?.answered($0, $1, on: connection) })
+                answer: { [weak self, weak connection] in
+                    if let self, let connection { answered($0, $1, on: connection) }
+                })
         }
         if let text = try? welcome.jsonString(options: clientJSON) { connection.write("{\"welcome\":\(text)}") }
     }

@@ -103,7 +103,7 @@ package final class RevocationWatch: Sendable {
                 isFailing = true
             }
             let unreported = state.withLock { $0.unreported }
-            // A change that was read meanwhile counts anew.
+            // A change that was read meanwhile counts again.
             if unreported > 0, await changed() {
                 state.withLock { if $0.unreported == unreported { $0.unreported -= 1 } }
             }

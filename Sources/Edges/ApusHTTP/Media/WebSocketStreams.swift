@@ -27,11 +27,12 @@ final class WebSocketStreams {
     let clock: WebSocketLoop
     private let bounds: WebSocketBounds
     private let session: Session
-    private unowned let connection: WebSocketConnection
+    /// Until it is closed, the two refer to each other. A publisher may be reached a little longer.
+    private let connection: WebSocketConnection
     private let answer: (UInt32, Result<ByteBuffer, ApusError>) -> Void
     private lazy var client = MediaClient(
         media.access, session, on: connection, isConfirmed: connection.isConfirmed, streamsMax: media.streamsMax,
-        spawn: { [unowned connection] in connection.spawn($0) }, onStreams: { [weak self] in self?.streamsChanged() })
+        spawn: { [connection] in connection.spawn($0) }, onStreams: { [weak self] in self?.streamsChanged() })
 
     private static let requestByteCountMax = 16 << 10
 
