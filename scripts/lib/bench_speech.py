@@ -4,6 +4,9 @@ Each speaker is a process `apus dialog` with WAV files as its microphone. The la
 what is written. The sentences are spoken by espeak-ng and, where it is installed, flite; or they come from a folder
 with manifest.jsonl (file, text, kind: "in", or "oog" for a sentence that must not be understood).
 
+With --provider-kills two providers run, and one of them is killed with SIGKILL in turn, and started again, until it was done
+so often: each sentence must be answered.
+
 Used by scripts/benchmarks/speech.
 """
 
@@ -113,8 +116,9 @@ def quantile(values, part):
 class Speaker:
     """A device that is spoken to, one sentence after another."""
 
-    def __init__(self, cluster, number, files):
-        self.cluster, self.number, self.files = cluster, number, files
+    def __init__(self, cluster, number, files, is_over=lambda: True):
+        """is_over: after the last sentence it begins again with the first one, until this is true."""
+        self.cluster, self.number, self.files, self.is_over = cluster, number, files, is_over
         self.answers, self.errors = [], []
         self.token = cluster.run(
             "admin", "token", "--role", "device", "--device", f"speaker-{number}", "--account",
@@ -122,7 +126,12 @@ class Speaker:
         self.thread = threading.Thread(target=self._run)
 
     def _run(self):
-        rest = list(self.files)
+        while True:
+            self._say(list(self.files))
+            if self.is_over():
+                return
+
+    def _say(self, rest):
         while rest:
             command = [self.cluster.apus, "dialog", f"speaker-{self.number}", "--dir", self.cluster.directory,
                        "--token", self.token, "--node", str(self.number % 3 + 1), "--json"]
@@ -131,24 +140,52 @@ class Speaker:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             for line in process.stdout:
                 _, text, is_known = rest.pop(0)
-                self.answers.append((text, is_known, json.loads(line)))
+                answer = json.loads(line)
+                answer["arrived"] = time.monotonic()
+                self.answers.append((text, is_known, answer))
             error = process.stderr.read()
             if process.wait() and rest:
                 path, text, _ = rest.pop(0)
                 self.errors.append(f"{text}: {error.strip()[-300:]}")
 
 
-def start_provider(options, apus, folder):
+class Killer:
+    """Kills providers in turn, and starts them again."""
+
+    INTERVAL, DOWN = 2.5, 0.5
+
+    def __init__(self, options, apus, folder, providers):
+        self.options, self.apus, self.folder, self.providers = options, apus, folder, providers
+        self.times = []
+        self.is_over = options.provider_kills == 0
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        for number in range(self.options.provider_kills):
+            time.sleep(self.INTERVAL)
+            index = number % len(self.providers)
+            # The one that is preferred is asked for most sentences.
+            self.times.append(time.monotonic())
+            self.providers[index].kill()
+            self.providers[index].wait()
+            time.sleep(self.DOWN)
+            _, self.providers[index] = start_provider(self.options, self.apus, self.folder, index)
+            say(f"killed provider {index + 1} ({number + 1}/{self.options.provider_kills})")
+        self.is_over = True
+
+
+def start_provider(options, apus, folder, number=0):
     """The address of a provider, and its process; none if it is of others."""
     if options.provider:
         return options.provider, None
-    path = folder / "speech.sock"
+    path = folder / f"speech-{number}.sock"
+    path.unlink(missing_ok=True)
     if options.accurate:
         python = pathlib.Path(os.environ.get("APUS_VOICE", pathlib.Path.home() / ".cache/apus/voice")) / "bin/python"
         command = [python, pathlib.Path(__file__).parents[1] / "voice" / "provider.py", "--listen", f"unix://{path}"]
     else:
         command = [apus, "provider", "--listen", f"unix:{path}"]
-    log = open(folder / "provider.log", "w")
+    log = open(folder / "provider.log", "a")
     process = subprocess.Popen(command, stdout=log, stderr=log)
     for _ in range(600):
         if path.exists():
@@ -160,7 +197,26 @@ def start_provider(options, apus, folder):
     sys.exit(f"the provider does not start: {(folder / 'provider.log').read_text()[-500:]}")
 
 
-def report(options, expected, speakers, node_seconds, provider_seconds):
+def kill_rows(answers, times):
+    """What the kills of providers have added: the time to the first sound of sentences that a kill met, beside others."""
+    met, others = [], []
+    for answer in answers:
+        stages = answer.get("times", {})
+        if not int(stages.get("replyBegan", 0)):
+            continue
+        end = answer["arrived"]
+        begin = end - (int(stages.get("spoken", 0)) + int(stages.get("waited", 0)) + int(stages["replyBegan"])) / 1000
+        waited = int(stages.get("waited", 0)) + int(stages["replyBegan"])
+        (met if any(begin <= kill <= end for kill in times) else others).append(waited)
+    usual = quantile(others, 0.5)
+    added = [max(0, value - usual) for value in met]
+    return [("providers killed", "provider_kills", len(times)), ("sentences that a kill met", "met", len(met)),
+            ("added by a kill, ms, p50", "added_p50_ms", quantile(added, 0.5)),
+            ("added by a kill, ms, p99", "added_p99_ms", quantile(added, 0.99)),
+            ("the same without one, ms, p99", "usual_p99_ms", max(0, quantile(others, 0.99) - usual))]
+
+
+def report(options, expected, speakers, node_seconds, provider_seconds, kills=()):
     answers = [answer for speaker in speakers for answer in speaker.answers]
     errors = [error for speaker in speakers for error in speaker.errors]
     known = [(text, answer) for text, is_known, answer in answers if is_known]
@@ -209,6 +265,8 @@ def report(options, expected, speakers, node_seconds, provider_seconds):
     rows.append(("nodes' CPU for a sentence, ms", "node_cpu_ms", 1000 * node_seconds / count))
     if provider_seconds is not None:
         rows.append(("provider's CPU for a sentence, ms", "provider_cpu_ms", 1000 * provider_seconds / count))
+    if options.provider_kills:
+        rows += kill_rows([answer for _, answer in known] + foreign, kills)
     for title, _, value in rows:
         print(f"{title:42} {value:10.1f}")
     if options.json:
@@ -224,29 +282,34 @@ def main():
     parser.add_argument("--provider", help="use the provider at this address")
     parser.add_argument("--accurate", action="store_true", help="start the provider of scripts/voice")
     parser.add_argument("--seed", type=int, default=1, help="chooses who says what")
+    parser.add_argument("--provider-kills", type=int, default=0, help="kill a provider this number of times")
     parser.add_argument("--base-port", type=int, default=29_700)
     parser.add_argument("--verbose", action="store_true", help="say what was not understood")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.provider and options.provider_kills:
+        parser.error("--provider-kills needs providers of its own")
     apus = os.environ["APUS"]
     with tempfile.TemporaryDirectory(prefix="apus-speech-") as folder:
         folder = pathlib.Path(folder)
         sounds = read_set(options.set) if options.set else speak(folder)
-        address, provider = start_provider(options, apus, folder)
-        os.environ["APUS_SPEECH_PROVIDERS"] = address
+        started = [start_provider(options, apus, folder, number)
+                   for number in range(2 if options.provider_kills else 1)]
+        providers = [process for _, process in started if process]
+        os.environ["APUS_SPEECH_PROVIDERS"] = " ".join(address for address, _ in started)
         cluster = Cluster(apus, str(folder / "cluster"), options.base_port)
         try:
             cluster.start()
-            is_good = measure(options, cluster, sounds, provider, folder)
+            is_good = measure(options, cluster, sounds, Killer(options, apus, folder, providers), folder)
         finally:
             cluster.stop()
-            if provider:
+            for provider in providers:
                 provider.terminate()
                 provider.wait(timeout=10)
     sys.exit(0 if is_good else 1)
 
 
-def measure(options, cluster, sounds, provider, folder):
+def measure(options, cluster, sounds, killer, folder):
     (folder / "home.json").write_text("{}")
     for account in range(ACCOUNTS):
         token = cluster.run("admin", "token", "--role", "device", "--device", f"lamp-{account}", "--account",
@@ -258,21 +321,26 @@ def measure(options, cluster, sounds, provider, folder):
         token = cluster.run("admin", "token", "--role", "app", "--account", f"home-{account}").strip()
         cluster.run("voice", "put", str(path), "--token", token)
     chance = random.Random(options.seed)
-    speakers = [Speaker(cluster, number, chance.sample(sounds, min(options.sentences, len(sounds))))
+    speakers = [Speaker(cluster, number, chance.sample(sounds, min(options.sentences, len(sounds))),
+                        lambda: killer.is_over)
                 for number in range(options.speakers)]
     said = {text for speaker in speakers for _, text, is_known in speaker.files if is_known}
     expected = meanings(cluster, sorted(said))
     nodes = json.loads(cluster.run("cluster", "status", "--json"))["nodes"]
     pids = [node["pid"] for node in nodes]
     before = sum(busy_seconds(pid) for pid in pids)
+    # The time of a process that was killed is not known.
+    provider = killer.providers[0] if killer.providers and killer.is_over else None
     provider_before = busy_seconds(provider.pid) if provider else None
+    if not killer.is_over:
+        killer.thread.start()
     for speaker in speakers:
         speaker.thread.start()
         time.sleep(0.35)  # Their sentences end at different times.
     for speaker in speakers:
         speaker.thread.join()
     return report(options, expected, speakers, sum(busy_seconds(pid) for pid in pids) - before,
-                  busy_seconds(provider.pid) - provider_before if provider else None)
+                  busy_seconds(provider.pid) - provider_before if provider else None, killer.times)
 
 
 if __name__ == "__main__":

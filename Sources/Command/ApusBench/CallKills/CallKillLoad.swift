@@ -156,7 +156,7 @@ final class CallKillLoad: Sendable {
     private func round(
         _ number: Int, _ down: Duration, _ media: [MediaCall], _ result: inout CallKillResult
     ) async throws {
-        let gate = CallKillGate(permits: Self.concurrency)
+        let gate = KillGate(permits: Self.concurrency)
         let scripts = scripts(number, gate)
         let node = nodes[number % nodes.count]
         var atNode: Set<ObjectIdentifier> = []
@@ -214,7 +214,7 @@ final class CallKillLoad: Sendable {
         return found
     }
 
-    private func scripts(_ round: Int, _ gate: CallKillGate) -> [CallKillScript] {
+    private func scripts(_ round: Int, _ gate: KillGate) -> [CallKillScript] {
         var found: [(kind: CallKillKind, cast: Cast)] = pairs.enumerated().map { number, cast in
             // Each pair has another kind in the next round.
             (CallKillKind.pairs[(number + round) % CallKillKind.pairs.count], cast)
@@ -230,7 +230,7 @@ final class CallKillLoad: Sendable {
 
     /// - Parameter place: where in the time around the kill the call acts.
     private func script(
-        _ kind: CallKillKind, _ cast: Cast, _ gate: CallKillGate, place: Int = 0, of count: Int = 1, isOdd: Bool = false
+        _ kind: CallKillKind, _ cast: Cast, _ gate: KillGate, place: Int = 0, of count: Int = 1, isOdd: Bool = false
     ) -> CallKillScript {
         CallKillScript(
             kind: kind, caller: cast.caller, callees: cast.callees, other: cast.other,
@@ -249,7 +249,7 @@ final class CallKillLoad: Sendable {
     }
 
     private func verify(_ cast: Cast) async -> String? {
-        let script = self.script(.ringing, Cast(caller: cast.caller, callees: cast.callees), CallKillGate(permits: 1))
+        let script = self.script(.ringing, Cast(caller: cast.caller, callees: cast.callees), KillGate(permits: 1))
         let deadline = MonotonicTime.now() + Self.busyTime
         while true {
             do throws(CallKillMiss) {
@@ -283,7 +283,7 @@ final class CallKillLoad: Sendable {
     private func startMedia(_ result: inout CallKillResult) async throws -> [MediaCall] {
         var calls: [MediaCall] = []
         for cast in mediaPairs {
-            let script = self.script(.media, cast, CallKillGate(permits: 1), isOdd: calls.count.isMultiple(of: 2))
+            let script = self.script(.media, cast, KillGate(permits: 1), isOdd: calls.count.isMultiple(of: 2))
             do throws(CallKillMiss) {
                 let call = try await script.ring()
                 try await script.accept(call, at: script.callee)

@@ -191,4 +191,5 @@ final class AtomicFlag: Sendable {
     private let value = Atomic<Bool>(false)
     /// False if it was set before.
     func set() -> Bool { !value.exchange(true, ordering: .relaxed) }
+    var isSet: Bool { value.load(ordering: .relaxed) }
 }

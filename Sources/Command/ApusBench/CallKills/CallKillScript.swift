@@ -86,7 +86,7 @@ struct CallKillScript: Sendable {
     let window: Duration
     /// The time-out of ``CallKillKind/timingOut``.
     let ringTime: Duration
-    let gate: CallKillGate
+    let gate: KillGate
     let ledger: CallKillLedger
 
     /// The ring time of calls that are to ring until they are answered.
@@ -114,9 +114,9 @@ struct CallKillScript: Sendable {
 
     /// Releases the permit of a call once.
     final class Preparation: Sendable {
-        private let gate: CallKillGate
+        private let gate: KillGate
         private let isOver = AtomicFlag()
-        init(_ gate: CallKillGate) { self.gate = gate }
+        init(_ gate: KillGate) { self.gate = gate }
         func end() { if isOver.set() { gate.leave() } }
     }
 

@@ -109,6 +109,22 @@ final class DialogLoad: Sendable {
         }
     }
 
+    /// Says sentences at fixed times until the flag is set.
+    func run(rate: Double, until isOver: AtomicFlag) async -> [Outcome] {
+        let start = MonotonicTime.now()
+        return await withTaskGroup(of: Outcome.self) { group in
+            var number = 0
+            while !isOver.isSet {
+                let (due, device) = (start + .nanoseconds(Int64(Double(number) * 1e9 / rate)), number)
+                let now = MonotonicTime.now()
+                if due > now { try? await Task.sleep(for: due - now) }
+                group.addTask { await self.say(device % self.sessions.devices.count, due: due) }
+                number += 1
+            }
+            return await group.reduce(into: [Outcome]()) { $0.append($1) }
+        }
+    }
+
     func busySeconds() throws(ApusError) -> Double { try sessions.busySeconds() }
 
     /// Compares what the devices were asked to do with the replies.

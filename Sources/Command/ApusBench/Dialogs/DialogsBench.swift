@@ -4,22 +4,35 @@ import ArgumentParser
 import Foundation
 import NIOPosix
 
-/// `apus-bench dialogs`: sentences that apps say to many devices, across three nodes. With `--kills`, nodes are killed,
-/// and what the devices were asked to do is compared with the replies.
+/// `apus-bench dialogs`: sentences that apps say to many devices, across three nodes. With `--kills`, nodes are killed
+/// while other dialogs are in each of their states, and what the devices were asked to do is compared with the replies.
 struct BenchDialogsCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "dialogs", abstract: "Say sentences to many devices, also while nodes are killed.")
+        commandName: "dialogs", abstract: "Say sentences to many devices, also while nodes are killed.",
+        discussion: """
+            With --kills, exits with 1 if a dialog has no answer and no error with a number, if an action, a directive \
+            or a ring comes twice or not at all, if p99 of the added delay is over 700 ms, or if p99 of how late timers \
+            ring is over 500 ms.
+            """)
 
     @Option(help: "Use this number of devices.") var devices = 64
     @Option(help: "Say this number of sentences a second.") var rate = 20.0
     @Option(help: "Set the length of a round, in seconds.") var seconds = 8.0
     @Option(help: "Run this number of rounds and report medians.") var rounds = 3
-    @Option(help: "Kill a node this number of times, each node in turn, and check every sentence.") var kills = 0
+    @Option(help: "Kill a node this number of times, each node in turn, and check every dialog.") var kills = 0
+    @Option(help: "With kills: keep this number of further dialogs in all states at each kill.") var dialogs = 36
+    @Option(help: "Start the node again this number of milliseconds after the kill.") var downMilliseconds = 1000
     @Option(help: "Set the first port of the cluster.") var basePort = 29_450
     @Flag(help: "Print one JSON object as the last line.") var json = false
 
     func validate() throws {
         guard (1...256).contains(devices) else { throw ValidationError("--devices must be 1 to 256") }
+        guard (0...10_000).contains(kills), (0...60_000).contains(downMilliseconds) else {
+            throw ValidationError("--kills must be 0 to 10000, and --down-milliseconds 0 to 60000")
+        }
+        guard (DialogKillKind.allCases.count...240).contains(dialogs) else {
+            throw ValidationError("--dialogs must be \(DialogKillKind.allCases.count) to 240")
+        }
     }
 
     func run() async throws {
@@ -61,20 +74,24 @@ struct BenchDialogsCommand: AsyncParsableCommand {
     }
 
     private func kill(_ stage: SignInStage, _ load: DialogLoad) async throws -> Bool {
-        let names = stage.local.mark.nodes.map(\.name)
-        // From a kill to the next one: the others take over, and the node is back.
-        let interval = 4.0
-        async let outcomes = load.run(rate: rate, seconds: interval * Double(kills + 1))
-        for number in 0..<kills {
-            try await Task.sleep(for: .seconds(interval - 1))
-            try stage.kill(names[number % names.count])
-            try await Task.sleep(for: .seconds(1))
-            try stage.restart()
-            BenchScope.say("killed \(names[number % names.count]) (\(number + 1)/\(kills))")
+        let killed = try await DialogKillLoad(stage, dialogs: dialogs)
+        defer { killed.close() }
+        let isOver = AtomicFlag()
+        // Sentences go on all the time.
+        async let saying = load.run(rate: rate, until: isOver)
+        let result: DialogKillResult
+        do {
+            result = try await killed.run(kills: kills, down: .milliseconds(Int64(downMilliseconds)))
+            _ = isOver.set()
+        } catch {
+            _ = isOver.set()
+            throw error
         }
-        let values = await load.check(await outcomes)
-        try report(values)
-        return values.allSatisfy { $0.1.hasSuffix("_ms") || $0.1 == "sentences" || $0.1 == "polite" || $0.2 == 0 }
+        let values = await load.check(await saying)
+        print(result.table)
+        try report(result.values + values.map { ($0.0, "continuous_\($0.1)", $0.2) })
+        return result.isClean
+            && values.allSatisfy { $0.1.hasSuffix("_ms") || $0.1 == "sentences" || $0.1 == "polite" || $0.2 == 0 }
     }
 
     private func report(_ values: [(String, String, Double)]) throws {

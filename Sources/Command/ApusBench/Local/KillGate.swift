@@ -1,10 +1,10 @@
 import ApusCore
 import Synchronization
 
-/// When the node of a round is killed, and how many calls are in their state until then.
+/// When the node of a round is killed, and how many calls or dialogs are in their state until then.
 ///
 /// Concurrency model: any thread. Continuations are resumed outside of the `Mutex`.
-final class CallKillGate: Sendable {
+final class KillGate: Sendable {
     private struct State {
         var permits: Int
         var permitWaits: [CheckedContinuation<Void, Never>] = []
@@ -16,18 +16,18 @@ final class CallKillGate: Sendable {
 
     private let state: Mutex<State>
 
-    /// - Parameter permits: the calls that are brought into their state at once.
+    /// - Parameter permits: those that are brought into their state at once.
     init(permits: Int) { state = Mutex(State(permits: permits)) }
 
-    /// The calls that are in their state, or have failed before.
+    /// Those that are in their state, or have failed before.
     var preparedCount: Int { state.withLock { $0.prepared } }
 
-    /// The calls that have ended, or have failed.
+    /// Those that have ended, or have failed.
     var finishedCount: Int { state.withLock { $0.finished } }
 
     func finish() { state.withLock { $0.finished += 1 } }
 
-    /// Waits for a permit to bring a call into its state.
+    /// Waits for a permit to bring one into its state.
     func enter() async {
         await withCheckedContinuation { continuation in
             let isFree = state.withLock { state in
@@ -42,7 +42,7 @@ final class CallKillGate: Sendable {
         }
     }
 
-    /// The call is in its state, or has failed.
+    /// One is in its state, or has failed.
     func leave() {
         let next = state.withLock { state -> CheckedContinuation<Void, Never>? in
             state.prepared += 1
