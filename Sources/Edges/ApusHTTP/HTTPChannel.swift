@@ -167,6 +167,7 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
             return ClientTexts(media: nil, at: nil, browser: BrowserUpgrade(head, isSecure: certificate != nil))
         }
         return EVSDialect(
-            head, isSecure: certificate != nil, media: webSockets.clients.media, replies: webSockets.replies)
+            head, isSecure: certificate != nil, media: webSockets.clients.media, replies: webSockets.replies,
+            configuration.evs)
     }
 }

@@ -39,7 +39,22 @@ package struct HTTPConfiguration: Sendable {
     /// The number of queued bytes above which a WebSocket's events wait. Key `websocket_outbound_bytes_max`.
     package var webSocketOutboundByteCountMax = 256 << 10
 
+    /// The bounds of embedded voice devices.
+    package var evs = EVSLimits()
+
     package init(bind: HostPort) { self.bind = bind }
+}
+
+/// The bounds of embedded voice devices at a node (docs/evs.md), with keys under `http.evs_`.
+package struct EVSLimits: Sendable, Hashable {
+    /// The requests of a device that wait for their answers; 10007 beyond. Key `http.evs_requests_max`.
+    package var requestsMax = 8
+    /// The spoken replies of a node that can be fetched. Key `http.evs_replies_max`.
+    package var repliesMax = 1024
+    /// The bytes that these may have. Key `http.evs_reply_bytes_max`.
+    package var replyByteCountMax = 64 << 20
+
+    package init() {}
 }
 
 /// The functions of the node that the listener calls. Each closure is called on the cooperative pool, once per request,

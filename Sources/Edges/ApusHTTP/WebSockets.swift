@@ -21,7 +21,7 @@ final class WebSockets: Sendable {
     let configuration: HTTPConfiguration
     let limited: LogLimiter
     /// Of EVS devices.
-    let replies = EVSReplies()
+    let replies: EVSReplies
     private let executors: LoopExecutors
     /// The event loops of the channels; empty without media.
     private let loops: [WebSocketLoop]
@@ -53,6 +53,7 @@ final class WebSockets: Sendable {
                     WebSocketLoop(media.access.channels.clock(of: $0), streamKeepalive: media.streamKeepalive)
                 }
             } ?? []
+        replies = EVSReplies(configuration.evs)
         state = Mutex(State(places: WebSocketPlaces(countMax: configuration.webSocketsMax)))
         // Bounded by the connections and their requests.
         (work, workFeed) = AsyncStream.makeStream()

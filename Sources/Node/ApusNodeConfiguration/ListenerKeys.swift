@@ -34,6 +34,9 @@ extension HTTPConfiguration {
         webSocketPing = try reader.duration("http.websocket_ping", default: webSocketPing)
         webSocketOutboundByteCountMax = try reader.bytes(
             "http.websocket_outbound_bytes_max", default: webSocketOutboundByteCountMax)
+        evs.requestsMax = try reader.int("http.evs_requests_max", default: evs.requestsMax, in: 1...256)
+        evs.repliesMax = try reader.int("http.evs_replies_max", default: evs.repliesMax, in: 1...1_000_000)
+        evs.replyByteCountMax = try reader.bytes("http.evs_reply_bytes_max", default: evs.replyByteCountMax)
     }
 }
 

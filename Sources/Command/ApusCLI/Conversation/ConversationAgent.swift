@@ -11,7 +11,6 @@ import Synchronization
 ///
 /// Concurrency model: any thread. A `Mutex` guards the machine; its actions are performed after it was left.
 final class ConversationAgent: Sendable {
-    static let connectionsMax = 64
     private static let tickInterval = Duration.seconds(1)
     /// What is being said at the end may take this long.
     private static let endTime = Duration.seconds(5)
@@ -24,6 +23,7 @@ final class ConversationAgent: Sendable {
         var saying: Task<Void, Never>?
     }
 
+    private let connectionsMax: Int
     private let session: ClientSession
     private let device: DeviceID
     private let log: Logger
@@ -32,9 +32,14 @@ final class ConversationAgent: Sendable {
     private let ended: AsyncStream<Void>
     private let feed: AsyncStream<Void>.Continuation
 
-    init(_ session: ClientSession, _ device: DeviceID, log: Logger) {
+    /// - Parameter connectionsMax: further connections are closed at once.
+    init(
+        _ session: ClientSession, _ device: DeviceID, _ limits: ConversationStateMachine.Limits, connectionsMax: Int,
+        log: Logger
+    ) {
         (self.session, self.device, self.log, limited) = (session, device, log, LogLimiter(log))
-        shared = Mutex(Shared(machine: ConversationStateMachine(info: Self.info)))
+        self.connectionsMax = connectionsMax
+        shared = Mutex(Shared(machine: ConversationStateMachine(info: Self.info, limits: limits)))
         (ended, feed) = AsyncStream.makeStream(bufferingPolicy: .bufferingOldest(1))
     }
 
@@ -52,7 +57,7 @@ final class ConversationAgent: Sendable {
     ///
     /// - Throws: 10019 if the address is in use or cannot be used.
     func run(_ address: WyomingAddress, on group: any EventLoopGroup) async throws(ApusError) {
-        let listener = try await WyomingListener(address, connectionsMax: Self.connectionsMax, on: group, log: log) {
+        let listener = try await WyomingListener(address, connectionsMax: connectionsMax, on: group, log: log) {
             self.connected($0)
         }
         log.notice("The conversation agent listens", metadata: ["apus.address": "\(listener.address)"])

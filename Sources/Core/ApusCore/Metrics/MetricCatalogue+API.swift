@@ -23,6 +23,17 @@ extension MetricCatalogue {
         .counter(
             "apus_http_websockets_refused_total", "connections",
             "WebSockets that were refused because of `http.websockets_max` or plain HTTP."),
+        .gauge("apus_evs_replies", "replies", "Spoken replies that embedded voice devices can fetch."),
+        .gauge("apus_evs_reply_bytes", "bytes", "The bytes that these replies may have."),
+        .counter(
+            "apus_evs_replies_forgotten_total", "replies",
+            "Replies that made room because of `http.evs_replies_max` or `http.evs_reply_bytes_max`."),
+        .counter(
+            "apus_evs_requests_refused_total", "requests",
+            "Requests of embedded voice devices that were refused because of `http.evs_requests_max` (10007)."),
+        .counter(
+            "apus_evs_sound_dropped_bytes_total", "bytes",
+            "Sound of embedded voice devices beyond the bounds of a sentence."),
         .gauge("apus_topics", "topics", "Topics, except presence, to which clients of this node are subscribed."),
         .gauge("apus_topic_subscriptions", "subscriptions", "Subscriptions of clients of this node to these topics."),
         .counter("apus_topic_published_total", "events", "Events that this node published to topics."),

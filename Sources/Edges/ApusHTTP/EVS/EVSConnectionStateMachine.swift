@@ -169,6 +169,11 @@ package struct EVSConnectionStateMachine {
     private var early = (sound: ByteBuffer(), isEnded: false)
     private var nextPing = MonotonicTime.zero
 
+    /// The requests that were refused since too many waited.
+    package private(set) var refusedCount = 0
+    /// The sound that was dropped beyond the bounds, in bytes.
+    package private(set) var droppedByteCount = 0
+
     package init(limits: Limits = Limits()) { self.limits = limits }
 
     /// Requests without an answer.
@@ -228,6 +233,7 @@ package struct EVSConnectionStateMachine {
         }
         let request = Request(content: request, sentence: sentence)
         guard waiting.count < limits.waitingMax, openCount < limits.requestsMax else {
+            refusedCount += 1
             return fail(request, ApusError(.overloaded, "too many requests wait for their answers"), &actions)
         }
         if request.isSpoken {
@@ -304,12 +310,14 @@ package struct EVSConnectionStateMachine {
         if waiting.contains(where: \.isSpoken), !early.isEnded {
             let room = limits.earlyByteCountMax - early.sound.readableBytes
             early.sound.writeBytes(sound.readableBytesView.prefix(room))
+            droppedByteCount += max(0, sound.readableBytes - room)
             return
         }
-        guard let hearing, !hearing.isStopped, hearing.byteCount < limits.soundByteCountMax else { return }
+        guard let hearing, !hearing.isStopped else { return }
         let rest = limits.soundByteCountMax - hearing.byteCount
         let part = sound.getSlice(at: sound.readerIndex, length: min(rest, sound.readableBytes)) ?? sound
         self.hearing?.byteCount += part.readableBytes
+        droppedByteCount += sound.readableBytes - part.readableBytes
         if part.readableBytes > 0 { actions.append(.sound(part)) }
     }
 

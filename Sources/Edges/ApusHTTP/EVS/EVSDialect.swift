@@ -4,6 +4,7 @@ import ApusCore
 import ApusCrypto
 import ApusMedia
 import ApusSessions
+import CoreMetrics
 import Foundation
 import NIOCore
 import NIOHTTP1
@@ -21,8 +22,11 @@ final class EVSDialect: WebSocketDialect {
     /// Nil: this node has no media.
     private let media: HTTPMedia?
     private let replies: EVSReplies
-    private var machine = EVSConnectionStateMachine()
+    private var machine: EVSConnectionStateMachine
     private var sound: EVSSound?
+
+    private static let refused = Counter(label: "apus_evs_requests_refused_total")
+    private static let dropped = Counter(label: "apus_evs_sound_dropped_bytes_total")
 
     /// How long a sentence may take: one that was typed, and one that is spoken.
     private static let sentenceTime = (typed: Duration.seconds(20), spoken: Duration.seconds(40))
@@ -32,7 +36,10 @@ final class EVSDialect: WebSocketDialect {
     ///   - head: of the upgrade. The token is in the header `Authorization`, or in the query, as the vendor's devices
     ///     have it.
     ///   - isSecure: the connection has TLS.
-    init(_ head: HTTPRequestHead, isSecure: Bool, media: HTTPMedia?, replies: EVSReplies) {
+    init(_ head: HTTPRequestHead, isSecure: Bool, media: HTTPMedia?, replies: EVSReplies, _ limits: EVSLimits) {
+        var bounds = EVSConnectionStateMachine.Limits()
+        (bounds.waitingMax, bounds.requestsMax) = (limits.requestsMax, limits.requestsMax)
+        machine = EVSConnectionStateMachine(limits: bounds)
         let query = head.uri.split(separator: "?", maxSplits: 1).dropFirst().first.map { Array($0.utf8) } ?? []
         token = head.headers["authorization"].first.map(EVSRequest.token) ?? (try? FormFields(query))?["token"]
         base = head.headers["host"].first.flatMap { Self.isHost($0) ? (isSecure ? "https://" : "http://") + $0 : nil }
@@ -142,7 +149,10 @@ final class EVSDialect: WebSocketDialect {
         _ body: (inout EVSConnectionStateMachine, inout [EVSConnectionStateMachine.Action]) -> Void
     ) {
         var actions: [EVSConnectionStateMachine.Action] = []
+        let (refused, dropped) = (machine.refusedCount, machine.droppedByteCount)
         body(&machine, &actions)
+        if machine.refusedCount > refused { Self.refused.increment(by: machine.refusedCount - refused) }
+        if machine.droppedByteCount > dropped { Self.dropped.increment(by: machine.droppedByteCount - dropped) }
         for action in actions {
             switch action {
             case .signIn(let token):

@@ -1,4 +1,5 @@
 package import ApusCore
+import CoreMetrics
 import Foundation
 import HTTPTypes
 import Hummingbird
@@ -7,34 +8,41 @@ import Synchronization
 
 /// The spoken replies that EVS devices fetch from this node, each at an address that cannot be guessed (docs/evs.md).
 ///
-/// Bounded: a reply is kept for ``lifetime``. When all may have ``byteCountMax`` bytes, or ``countMax`` is reached, the
-/// account that holds most makes room with its oldest one, so nobody loses a reply to an account with many devices.
+/// Bounded: a reply is kept for ``lifetime``. When all may have ``EVSLimits/replyByteCountMax`` bytes, or
+/// ``EVSLimits/repliesMax`` is reached, the account that holds most makes room with its oldest one, so nobody loses a
+/// reply to an account with many devices.
 ///
 /// Concurrency model: any thread. A `Mutex` guards the replies.
 package final class EVSReplies: Sendable {
     static let lifetime = Duration.seconds(90)
-    static let countMax = 1024
-    static let byteCountMax = 64 << 20
     static let path = "/v1/evs/replies/"
 
+    private let limits: EVSLimits
     private let state = Mutex<[(id: String, account: AccountID, reply: EVSReply, until: MonotonicTime)]>([])
+    private let kept = Gauge(label: "apus_evs_replies")
+    private let keptBytes = Gauge(label: "apus_evs_reply_bytes")
+    private let forgotten = Counter(label: "apus_evs_replies_forgotten_total")
 
-    package init() {}
+    package init(_ limits: EVSLimits) { self.limits = limits }
 
     /// Keeps a reply.
     ///
     /// - Returns: the last part of its address.
     func keep(_ reply: EVSReply, of account: AccountID, at now: MonotonicTime = .now()) -> String {
         let id = Hexadecimal.text((0..<16).map { _ in UInt8.random(in: .min ... .max) })
-        state.withLock { replies in
+        let (count, byteCount) = state.withLock { replies in
             replies.removeAll { $0.until <= now }
             replies.append((id, account, reply, now + Self.lifetime))
-            while replies.count > Self.countMax
-                || replies.count > 1 && replies.reduce(0, { $0 + $1.reply.byteCountMax }) > Self.byteCountMax
-            {
+            var byteCount = replies.reduce(0) { $0 + $1.reply.byteCountMax }
+            while replies.count > 1, replies.count > limits.repliesMax || byteCount > limits.replyByteCountMax {
                 replies.remove(at: Self.oldestOfLargest(replies.map { ($0.account, $0.reply.byteCountMax) }))
+                byteCount = replies.reduce(0) { $0 + $1.reply.byteCountMax }
+                forgotten.increment()
             }
+            return (replies.count, byteCount)
         }
+        kept.record(count)
+        keptBytes.record(byteCount)
         return id
     }
 
