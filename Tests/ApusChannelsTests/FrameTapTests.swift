@@ -136,6 +136,56 @@ struct FrameTapTests {
         try await group.shutdownGracefully()
     }
 
+    @Test("Frames that come while a player plays follow the others, and what it waited for is not played faster")
+    func appended() async throws {
+        let (frames, tap) = (Self.frames(60), try await self.tap())
+        let player = FramePlayer(
+            Array(frames[..<20]), isComplete: false, to: Self.channel, of: nil, at: service, on: group.next())
+        player.start(elapsed: .zero)
+        // More come in time.
+        player.append(Array(frames[20..<30]), isLast: false)
+        var taken: [RelayFrame] = []
+        try await take(30, from: tap, &taken)
+        // It has nothing to play for some time, and does not end.
+        try await Task.sleep(for: .milliseconds(300))
+        #expect(tap.take().frames.filter { !$0.flags.contains(.repeated) }.isEmpty)
+        let appended = MonotonicTime.now()
+        player.append(Array(frames[30...]), isLast: true)
+        try await take(31, from: tap, &taken)
+        let due = Int((MonotonicTime.now() - appended).milliseconds) / 10 + 4
+        #expect(taken.count - 30 <= due, "\(taken.count - 30) of \(due)")
+        try await take(60, from: tap, &taken)
+        try expect(taken, are: frames)
+        // Nothing follows the last ones.
+        player.append(frames, isLast: true)
+        try await player.eventLoop.submit {}.get()
+        try await Task.sleep(for: .milliseconds(60))
+        #expect(tap.take().frames.filter { !$0.flags.contains(.repeated) }.isEmpty)
+        tap.close()
+        player.stop()
+        try await group.shutdownGracefully()
+    }
+
+    @Test("Frames that come in a pause wait for its end")
+    func appendedInPause() async throws {
+        let (frames, tap) = (Self.frames(40), try await self.tap())
+        let player = FramePlayer(
+            Array(frames[..<10]), isComplete: false, to: Self.channel, of: nil, at: service, on: group.next())
+        player.start(elapsed: .zero)
+        var taken: [RelayFrame] = []
+        try await take(10, from: tap, &taken)
+        player.pause()
+        player.append(Array(frames[10...]), isLast: true)
+        try await Task.sleep(for: .milliseconds(200))
+        #expect(tap.take().frames.filter { !$0.flags.contains(.repeated) }.isEmpty)
+        player.resume()
+        try await take(40, from: tap, &taken)
+        try expect(taken, are: frames)
+        tap.close()
+        player.stop()
+        try await group.shutdownGracefully()
+    }
+
     @Test("A tap that is full takes no more until its frames are taken, and loses none")
     func full() async throws {
         let (frames, tap) = (Self.frames(40), try await self.tap(byteCountMax: 300))

@@ -30,6 +30,8 @@ final class ScriptedEngine: Sendable {
     private let server = Mutex<(any Channel)?>(nil)
     private let counted = Mutex(Counts())
     private let hashes = Mutex<[String]>([])
+    /// A text that it takes long to speak.
+    private let slow = Mutex<(text: String, time: TimeAmount)?>(nil)
     /// It accepts connections, and answers nothing that is asked with sound.
     private let isHanging = Mutex(false)
 
@@ -48,6 +50,11 @@ final class ScriptedEngine: Sendable {
     /// The reply's samples for a text: 30 ms for each character.
     static func reply(_ text: String) -> [Int16] {
         (0..<text.count * sampleRate * 30 / 1000).map { Int16(truncatingIfNeeded: $0 * 7 % 20_000) }
+    }
+
+    /// Speaks a text only after some time.
+    func delay(_ text: String, by milliseconds: Int64) {
+        slow.withLock { $0 = (text, .milliseconds(milliseconds)) }
     }
 
     func hang(_ hangs: Bool) { isHanging.withLock { $0 = hangs } }
@@ -138,7 +145,13 @@ final class ScriptedEngine: Sendable {
                 let text = heard ?? ""
                 let result = WyomingResult(candidates: [.init(text: text, score: 1)], isWhole: heard != nil)
                 send(.transcript(WyomingTranscript(text: text, result: result)), context)
-            case .synthesize(let synthesize): speak(synthesize.text, context)
+            case .synthesize(let synthesize):
+                let text = synthesize.text
+                guard let slow = engine.slow.withLock({ $0 }), slow.text.isExactly(text) else {
+                    return speak(text, context)
+                }
+                let bound = NIOLoopBound((self, context), eventLoop: context.eventLoop)
+                context.eventLoop.scheduleTask(in: slow.time) { bound.value.0.speak(text, bound.value.1) }
             default: break
             }
         }

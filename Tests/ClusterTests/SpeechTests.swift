@@ -262,6 +262,49 @@ struct SpeechTests {
         }
     }
 
+    @Test("The first sentence of a reply is heard before the next one is made, and all of it comes once, to its end")
+    func parts() async throws {
+        let engine = try ScriptedEngine(Self.sentences)
+        let cluster = try Cluster(
+            nodes: 1, basePort: 24_810, environment: ["APUS_SPEECH_PROVIDERS": "unix:\(engine.path)"])
+        defer {
+            cluster.down()
+            engine.end()
+        }
+        let away = try Device(cluster, "parts-away", node: 1, account: "parts")
+        let device = try Device(cluster, "parts-cam", node: 1, account: "parts")
+        let app = try Self.app(cluster, node: 1, account: "parts")
+        defer {
+            device.end()
+            app.close()
+        }
+        try await away.set(app)
+        away.end()
+        try await eventually("the lamp is offline") {
+            try await app.readProperty(of: away.id, path: "ProReadonly._online.stVal").json == "0"
+        }
+        let sentences = ["The hall lamp is offline.", "It will be on when it is back."]
+        engine.delay(sentences[1], by: 2000)
+        let id = "aa112233445566778899aabbccddeeff"
+        try await eventually("a provider is known") { (try? await device.hear(2))?.turn.id.isEmpty == false }
+        try await eventually("the reply is heard to its end") { device.replies.heard.ends == 1 }
+        let before = engine.counts.spoken.count
+        let answer = try await device.hear(0, id: id)
+        #expect(answer.turn.reply == sentences.joined(separator: " "), "\(answer)")
+        #expect(answer.times.replyBegan < 2000, "the first sound has waited for the second sentence: \(answer.times)")
+        let expected = sentences.flatMap { ScriptedEngine.reply($0) }
+        try await eventually("the reply is heard to its end") { device.replies.heard.ends == 2 }
+        #expect(device.replies.heard.samples == expected && device.replies.longestGap > .milliseconds(500))
+        #expect(Int(answer.replyMs) == expected.count * 1000 / ScriptedEngine.sampleRate)
+        // The reply is known as a whole.
+        let spoken = engine.counts.spoken
+        #expect(Array(spoken.dropFirst(before)) == sentences, "\(spoken)")
+        #expect(try await device.hear(0, id: id).turn.reply == answer.turn.reply)
+        try await eventually("the reply comes again") { device.replies.heard.ends == 3 }
+        #expect(device.replies.heard.samples == expected && engine.counts.spoken == spoken)
+        #expect(device.replies.longestGap < .milliseconds(500), "\(device.replies.longestGap)")
+    }
+
     /// A person makes a sound while a reply of 2.6 s is spoken.
     private func interruptions(_ device: Device, _ app: ClientSession) async throws {
         // A cough: the reply pauses, and all of it is heard.

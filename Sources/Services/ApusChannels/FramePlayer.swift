@@ -7,11 +7,16 @@ package import NIOCore
 /// It stores the frames that it has sent, so that a new primary can get those that it lacks. A player that starts late
 /// skips the frames whose time has passed, and begins with the next key frame.
 ///
-/// Concurrency model: confined to the event loop, except the initializer, ``start(elapsed:)``, ``pause()``,
-/// ``resume()`` and ``stop()``.
+/// The frames may come while it plays (``append(_:isLast:)``). When it has played all that there are, its clock stands
+/// still until the next ones come, as in a pause.
+///
+/// Concurrency model: confined to the event loop, except the initializer, ``start(elapsed:)``, ``append(_:isLast:)``,
+/// ``pause()``, ``resume()`` and ``stop()``.
 package final class FramePlayer: PublisherSink, @unchecked Sendable {  // SAFETY: confined to the event loop.
     package let eventLoop: any EventLoop
-    private let frames: [MediaFrame]
+    private var frames: [MediaFrame]
+    /// No frames are appended any more.
+    private var isComplete: Bool
     private let channel: ChannelID
     private let account: AccountID?
     private let service: ChannelService
@@ -34,12 +39,13 @@ package final class FramePlayer: PublisherSink, @unchecked Sendable {  // SAFETY
 
     /// - Parameters:
     ///   - frames: in the order of their times, the configurations first. Their positions are not used.
+    ///   - isComplete: no others follow.
     ///   - account: the account whose share the channel uses.
     package init(
-        _ frames: [MediaFrame], to channel: ChannelID, of account: AccountID?, at service: ChannelService,
-        on eventLoop: any EventLoop
+        _ frames: [MediaFrame], isComplete: Bool = true, to channel: ChannelID, of account: AccountID?,
+        at service: ChannelService, on eventLoop: any EventLoop
     ) {
-        (self.frames, self.channel, self.account) = (frames, channel, account)
+        (self.frames, self.isComplete, self.channel, self.account) = (frames, isComplete, channel, account)
         (self.service, self.eventLoop) = (service, eventLoop)
         firstUs = frames.first { !$0.header.flags.contains(.configuration) }?.header.ptsMicroseconds ?? 0
     }
@@ -60,6 +66,21 @@ package final class FramePlayer: PublisherSink, @unchecked Sendable {  // SAFETY
         }
     }
 
+    /// Further frames, which follow the others in time. The caller bounds them.
+    ///
+    /// - Parameter isLast: no others follow.
+    package func append(_ more: [MediaFrame], isLast: Bool) {
+        eventLoop.execute { [self] in
+            guard !isComplete, !isStopped else { return }
+            if run != nil, next == frames.count, let first = more.first {
+                // What was waited for is not played faster.
+                pausedTime = pausedTime + max(.zero, position - time(of: first))
+            }
+            frames += more
+            isComplete = isLast
+        }
+    }
+
     /// Sends nothing until ``resume()``.
     package func pause() {
         eventLoop.execute { [self] in
@@ -77,7 +98,7 @@ package final class FramePlayer: PublisherSink, @unchecked Sendable {  // SAFETY
         }
     }
 
-    /// The time until the last frame is sent. While it is paused, it does not become shorter.
+    /// The time until the last frame that there is is sent. While it is paused, it does not become shorter.
     package var timeLeft: Duration {
         eventLoop.assertInEventLoop()
         guard let last = frames.last, next < frames.count else { return .zero }
@@ -133,8 +154,8 @@ package final class FramePlayer: PublisherSink, @unchecked Sendable {  // SAFETY
     }
 
     private func play() {
-        guard !isStopped, next < frames.count else { return }
-        if pausedAt == nil {
+        guard !isStopped, next < frames.count || !isComplete else { return }
+        if pausedAt == nil, next < frames.count {
             let position = position
             let due = frames[next...].prefix { $0.header.flags.contains(.configuration) || time(of: $0) <= position }
             next += due.count

@@ -245,27 +245,66 @@ package final class SpeechService: NodeService, Service {
         let (text, language) = (response.turn.reply, response.turn.language)
         guard !request.isSilent, !text.isEmpty, response.turn.outcome != .interrupted else { return response }
         do throws(ApusError) {
-            let spoken = try await spoken(text, language, until: call.deadline)
+            let elapsed = Duration.milliseconds(Int64(request.playedMs))
+            let parts = elapsed > .zero || known(text, language) != nil ? [text] : ReplyParts.parts(of: text)
+            var spoken = try await spoken(parts[0], language, until: call.deadline, keeps: parts.count == 1)
             // The microphone may be open for the next sentence.
             guard !listener.isStopped else { return response }
-            players.play(
-                spoken, text, to: device, of: call.session.account,
-                elapsed: .milliseconds(Int64(request.playedMs)))
-            response.replyMs = UInt32(spoken.duration.milliseconds)
+            let player = players.play(
+                spoken, text, to: device, of: call.session.account, elapsed: elapsed, isComplete: parts.count == 1)
             response.times.replyBegan = UInt32((MonotonicTime.now() - since).milliseconds)
+            if parts.count > 1 {
+                let isWhole = await speak(parts.dropFirst(), language, after: &spoken, player, device, call)
+                if isWhole { keep(spoken, text, language) }
+            }
+            response.replyMs = UInt32(spoken.duration.milliseconds)
         } catch {
             limited.log(.warning, "A reply cannot be spoken", metadata: Logger.facts(of: error))
         }
         return response
     }
 
+    /// Speaks the further parts of a reply while the first one is played. A reply that ends before, since a part cannot
+    /// be spoken, has its end mark there.
+    ///
+    /// - Parameter spoken: what there is, to which the parts are added.
+    /// - Returns: whether all parts were spoken.
+    private func speak(
+        _ parts: ArraySlice<String>, _ language: String, after spoken: inout Spoken, _ player: FramePlayer,
+        _ device: DeviceID, _ call: ClientCall
+    ) async -> Bool {
+        defer { players.finish(player, device, spoken) }
+        for part in parts {
+            // A person may have interrupted it, or the device listens for the next sentence.
+            guard players.isPlaying(player, device) else { return false }
+            do throws(ApusError) {
+                let next = try await providers.speak(part, language, until: call.deadline)
+                    .converted(to: spoken.sampleRate)
+                player.append(next.frames(from: spoken.samples.count), isLast: false)
+                spoken.append(next.samples)
+            } catch {
+                limited.log(.warning, "A reply cannot be spoken to its end", metadata: Logger.facts(of: error))
+                return false
+            }
+        }
+        return true
+    }
+
+    private func known(_ text: String, _ language: String) -> Spoken? {
+        replies.withLock { $0[ReplyKey(text: ExactText(text), language: language)] }
+    }
+
+    private func keep(_ spoken: Spoken, _ text: String, _ language: String) {
+        guard spoken.samples.count <= Self.keptSampleCountMax else { return }
+        replies.withLock { $0[ReplyKey(text: ExactText(text), language: language)] = spoken }
+    }
+
     private func spoken(
-        _ text: String, _ language: String, until deadline: MonotonicTime
+        _ text: String, _ language: String, until deadline: MonotonicTime, keeps: Bool
     ) async throws(ApusError) -> Spoken {
-        let key = ReplyKey(text: ExactText(text), language: language)
-        if let known = replies.withLock({ $0[key] }) { return known }
+        if let known = known(text, language) { return known }
         let spoken = try await providers.speak(text, language, until: deadline)
-        if spoken.samples.count <= Self.keptSampleCountMax { replies.withLock { $0[key] = spoken } }
+        if keeps { keep(spoken, text, language) }
         return spoken
     }
 

@@ -116,6 +116,9 @@ package struct Spoken: Sendable, Hashable {
 
     package var duration: Duration { .microseconds(Int64(samples.count) * 1_000_000 / Int64(sampleRate)) }
 
+    /// More samples.
+    package mutating func append(_ more: [Int16]) { samples += more }
+
     /// Two channels become one.
     package mutating func append(_ chunk: WyomingAudioChunk) {
         var audio = chunk.audio

@@ -27,12 +27,33 @@ final class ReplyPlayers: Sendable {
 
     /// Plays a reply in place of the previous one.
     ///
-    /// - Parameter elapsed: what the device has played already.
-    func play(_ spoken: Spoken, _ text: String, to device: DeviceID, of account: AccountID, elapsed: Duration) {
+    /// - Parameters:
+    ///   - elapsed: what the device has played already.
+    ///   - isComplete: the sound is all of the reply. Otherwise ``finish(_:_:_:)`` follows.
+    @discardableResult
+    func play(
+        _ spoken: Spoken, _ text: String, to device: DeviceID, of account: AccountID, elapsed: Duration = .zero,
+        isComplete: Bool = true
+    ) -> FramePlayer {
         let player = FramePlayer(
-            spoken.frames, to: ChannelID(replyTo: device), of: account, at: channels, on: group.next())
+            isComplete ? spoken.frames : [spoken.configuration] + spoken.frames(from: 0), isComplete: isComplete,
+            to: ChannelID(replyTo: device), of: account, at: channels, on: group.next())
         playing.withLock { $0.updateValue(Playing(text: text, player: player), forKey: device) }?.player.stop()
         player.start(elapsed: elapsed)
+        if isComplete { end(player, device, after: spoken.duration + Self.tail) }
+        return player
+    }
+
+    /// Whether a reply is still played.
+    func isPlaying(_ player: FramePlayer, _ device: DeviceID) -> Bool {
+        playing.withLock { $0[device]?.player === player }
+    }
+
+    /// No more sound follows.
+    ///
+    /// - Parameter spoken: all of it.
+    func finish(_ player: FramePlayer, _ device: DeviceID, _ spoken: Spoken) {
+        player.append([spoken.end(at: spoken.samples.count)], isLast: true)
         end(player, device, after: spoken.duration + Self.tail)
     }
 
