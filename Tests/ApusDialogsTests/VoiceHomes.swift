@@ -60,10 +60,13 @@ enum VoiceHomes {
         ]
     }
 
-    static func reader(_ language: String = "en", lastReply: String = "") throws -> SentenceReader {
+    static func reader(
+        _ language: String = "en", sentences: UserSentences = UserSentences(), lastReply: String = ""
+    ) throws -> SentenceReader {
         let home = try VoiceHome(checking: content)
         // 2026-11-30, a Monday, 14:07 in Berlin.
         return try SentenceReader(
-            home, language: language, speaker: speaker, now: 1_796_044_020_000, lastReply: lastReply)
+            home, language: language, sentences: sentences, speaker: speaker, now: 1_796_044_020_000,
+            lastReply: lastReply)
     }
 }

@@ -346,4 +346,50 @@ struct DialogTests {
         #expect(device.counts["lock 1", default: 0] == locked, "\(device.counts)")
         #expect(others.allSatisfy { $0 == "The front door is offline." }, "\(others)")
     }
+
+    @Test("An operator's sentences are read at the start and at SIGHUP, and a folder that is wrong is refused")
+    func templates() async throws {
+        let folder = NSTemporaryDirectory() + "apus-sentences-\(UUID().uuidString.prefix(8))"
+        defer { try? FileManager.default.removeItem(atPath: folder) }
+        func write(_ sentence: String) throws {
+            try FileManager.default.createDirectory(atPath: "\(folder)/en", withIntermediateDirectories: true)
+            let text = """
+                language: en
+                intents:
+                  HassTurnOn:
+                    data:
+                      - sentences: ["\(sentence)"]
+                        requires_context: {domain: light}
+                """
+            try Data(text.utf8).write(to: URL(fileURLWithPath: "\(folder)/en/lamps.yaml"))
+        }
+        try write("spark up [the] {name}")
+        let cluster = try Cluster(nodes: 1, basePort: 24_830, environment: ["APUS_DIALOGS_TEMPLATES": folder])
+        defer { cluster.down() }
+        let device = try Device(cluster, "words-cam", node: 1, account: "words")
+        let app = try Self.app(cluster, node: 1, account: "words")
+        defer {
+            device.end()
+            app.close()
+        }
+        try await device.report()
+        try await eventually { () throws(ApusError) in try await app.setVoiceHome(Self.home("words-cam")) }
+        let on = try await app.say("spark up the hall lamp", to: device.id)
+        #expect(on.reply == "The hall lamp is on." && on.intent == "DeviceOn" && device.counts["power 1"] == 1, "\(on)")
+        #expect(try await app.say("turn off the hall lamp", to: device.id).reply == "The hall lamp is off.")
+
+        try write("light up [the] {nam}")
+        Glibc.kill(try cluster.pid(1), SIGHUP)
+        let view = NodeView(1, of: cluster)
+        try await eventually("the reload is refused") {
+            view.get("/metrics")?.body.contains(#"apus_node_reloads_total{outcome="refused"} 1"#) ?? false
+        }
+        #expect(try await app.say("spark up the hall lamp", to: device.id).reply == "The hall lamp is on.")
+        try write("light up [the] {name}")
+        Glibc.kill(try cluster.pid(1), SIGHUP)
+        try await eventually("the new sentences are understood") {
+            try await app.say("light up the hall lamp", to: device.id).reply == "The hall lamp is already on."
+        }
+        #expect(try await app.say("spark up the hall lamp", to: device.id).outcome == .notUnderstood)
+    }
 }

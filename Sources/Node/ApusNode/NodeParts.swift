@@ -276,11 +276,12 @@ final class NodeParts: Sendable {
         }
     }
 
-    /// Uses the keys and certificates of a configuration that was read again. Connections and sessions continue.
+    /// Uses the keys and certificates of a configuration that was read again, and the files of services. Connections and sessions continue.
     ///
     /// - Throws: 10022 with the reason, or 10007 if the relay is overloaded. Nothing has changed then.
     func reload(_ new: NodeConfiguration) async throws(ApusError) {
         let secrets = try NodeSecrets(new, startedAs: configuration)
+        let useServices = try await nodeServices.prepareReload()
         // The relay checks its own part, and is the last one that can refuse.
         if let relay, let keys = secrets.relay { try relay.reload(new.relay, keys) }
         sessions.use(secrets.sessions)
@@ -290,6 +291,7 @@ final class NodeParts: Sendable {
         if let certificate = secrets.http { http.use(certificate) }
         transport.use(secrets.links)
         expiry.use(secrets.expiries)
+        useServices()
     }
 }
 

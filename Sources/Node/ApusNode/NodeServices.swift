@@ -39,6 +39,15 @@ struct NodeServices: Sendable {
         for service in all { service.add(to: &api) }
     }
 
+    /// Reads their files again, and returns what uses them.
+    ///
+    /// - Throws: 10022 if one cannot use its files. Nothing has changed then.
+    func prepareReload() async throws(ApusError) -> @Sendable () -> Void {
+        var uses: [@Sendable () -> Void] = []
+        for service in all { uses.append(try await service.prepareReload()) }
+        return { [uses] in for use in uses { use() } }
+    }
+
     /// What works by itself.
     var work: [any Service] { all.flatMap(\.work) }
 }

@@ -16,6 +16,14 @@ extension DialogConfiguration: ServiceConfiguration {
         confirmTime = try reader.duration("dialogs.confirm_time", default: confirmTime)
         questionTime = try reader.duration("dialogs.question_time", default: questionTime)
         historyTime = try reader.duration("dialogs.history_time", default: historyTime)
+        templates = try reader.path("dialogs.templates", default: templates)
+        replacedLanguages = try reader.values(
+            "dialogs.templates_replace", countMax: DialogLanguage.allCases.count,
+            { (try? DialogLanguage(checking: $0)) == nil ? nil : $0 }
+        ) { word in "a language of dialogs, en or zh, is expected, not '\(word)'" }
+        guard replacedLanguages.isEmpty || !templates.isEmpty else {
+            throw reader.invalid("dialogs.templates_replace", "it needs dialogs.templates")
+        }
         try guest.read(&reader)
         guard (.seconds(3) ... .seconds(60)).contains(thinkingTime), (.zero...thinkingTime / 2).contains(confirmTime),
             (.seconds(5) ... .seconds(600)).contains(questionTime),

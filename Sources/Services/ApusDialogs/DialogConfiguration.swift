@@ -22,6 +22,10 @@ package struct DialogConfiguration: Sendable, Hashable {
     package var questionTime: Duration = .seconds(30)
     /// How long the sentences of a dialog are kept after the last one. Key `dialogs.history_time`.
     package var historyTime: Duration = .seconds(600)
+    /// A folder with further sentences, read at the start and at SIGHUP; empty: none. Key `dialogs.templates`.
+    package var templates = ""
+    /// The languages whose sentences are only those of the folder. Key `dialogs.templates_replace`.
+    package var replacedLanguages: [String] = []
     /// The language model for sentences that are not understood.
     package var guest = GuestConfiguration()
 

@@ -17,6 +17,8 @@ package struct DialogGrammar: Sendable {
         let account: String
         let language: String
         let revision: UInt64
+        /// With the operator's sentences, which are read again at SIGHUP.
+        let sentences: UInt64
         let isAsked: Bool
     }
 
@@ -83,10 +85,12 @@ extension DialogService {
         _ language: String, _ account: AccountID, isAsked: Bool
     ) async throws(ApusError) -> DialogGrammar {
         if !language.isEmpty { _ = try DialogLanguage(checking: language) }
+        let sentences = sentencesVersion
         let reader = try await reader(of: language, account, DeviceID(unchecked: "-"), lastReply: "")
         let tag = reader.language.grammar.tag
         let key = DialogGrammar.Key(
-            account: account.rawValue, language: tag, revision: reader.home.content.revision, isAsked: isAsked)
+            account: account.rawValue, language: tag, revision: reader.home.content.revision, sentences: sentences,
+            isAsked: isAsked)
         return DialogGrammar(key: key, language: tag, grammar: reader.grammar)
     }
 

@@ -44,7 +44,9 @@ package final class DialogService: NodeService, Service, RelationObserver {
     let topics: TopicService
     let log: Logger
     let entities: EntityRegistry
-    private let grammars = Mutex(RecentCache<GrammarKey, (revision: UInt64, grammar: Grammar)>(countMax: 64))
+    private let grammars = Mutex(RecentCache<GrammarKey, (version: GrammarVersion, grammar: Grammar)>(countMax: 64))
+    /// The sentences of the operator, and how often they were read.
+    private let userSentences: Mutex<(sentences: UserSentences, reads: UInt64)>
     private let rates: Mutex<RateLimiter<String>>
     /// The accounts of the sentences that this node carries out, by device and id.
     let inProgress = Mutex<[String: String]>([:])
@@ -75,6 +77,14 @@ package final class DialogService: NodeService, Service, RelationObserver {
     private struct GrammarKey: Hashable {
         let account: String
         let language: DialogLanguage
+        /// Without the sentences of the operator.
+        let isOwn: Bool
+    }
+
+    /// What a grammar was made of.
+    struct GrammarVersion: Hashable, Sendable {
+        let home: UInt64
+        let sentences: UInt64
     }
 
     package init(_ configuration: DialogConfiguration, of node: NodeContext) throws(ApusError) {
@@ -85,6 +95,7 @@ package final class DialogService: NodeService, Service, RelationObserver {
         timers = try node.ports.one(TimerService.self)
         events = try node.ports.one(EventService.self)
         guest = try GuestModel(configuration.guest, log: node.log)
+        userSentences = Mutex((try Self.userSentences(configuration, log: node.log), 0))
         let perMinute = configuration.sentencesPerMinute
         rates = Mutex(RateLimiter(perMinute, per: .seconds(60), burst: perMinute))
         node.runtime.register(DialogKind(configuration, node: view.local.name).definition)
@@ -174,22 +185,55 @@ package final class DialogService: NodeService, Service, RelationObserver {
         var reader = SentenceReader(
             home: home, grammar: try await grammar(of: home, account, language), language: language, speaker: device,
             now: view.clock.wallMilliseconds(), lastReply: lastReply)
-        if guest != nil, home.content.model, language != .english {
-            reader.guestGrammar = try await grammar(of: home, account, .english)
+        // The calls of a model are sentences of Apus.
+        if guest != nil, home.content.model, language != .english || reader.grammar.templates.isExtended {
+            reader.guestGrammar = try await grammar(of: home, account, .english, isOwn: true)
         }
         return reader
     }
 
     private func grammar(
-        of home: VoiceHome, _ account: AccountID, _ language: DialogLanguage
+        of home: VoiceHome, _ account: AccountID, _ language: DialogLanguage, isOwn: Bool = false
     ) async throws(ApusError) -> Grammar {
-        let (key, revision) = (GrammarKey(account: account.rawValue, language: language), home.content.revision)
-        if let known = grammars.withLock({ $0[key] }), known.revision == revision { return known.grammar }
+        let key = GrammarKey(account: account.rawValue, language: language, isOwn: isOwn)
+        let (user, reads) = userSentences.withLock { $0 }
+        let version = GrammarVersion(home: home.content.revision, sentences: reads)
+        if let known = grammars.withLock({ $0[key] }), known.version == version { return known.grammar }
         let grammar = try await offEventLoop { () throws(ApusError) in
-            try Grammar(try DialogTemplates.sentences(of: language), lists: home.lists)
+            let own = try DialogTemplates.sentences(of: language)
+            return try Grammar(isOwn ? own : user.templates[language] ?? own, lists: home.lists)
         }
-        grammars.withLock { $0[key] = (revision, grammar) }
+        grammars.withLock { $0[key] = (version, grammar) }
         return grammar
+    }
+
+    /// How often the sentences of the operator were read.
+    var sentencesVersion: UInt64 { userSentences.withLock(\.reads) }
+
+    private static func userSentences(
+        _ configuration: DialogConfiguration, log: Logger
+    ) throws(ApusError) -> UserSentences {
+        guard !configuration.templates.isEmpty else { return UserSentences() }
+        let sentences = try UserSentences(
+            folder: configuration.templates, replaced: configuration.replacedLanguages)
+        let counts = sentences.counts.sorted { $0.key < $1.key }.map { "\($0.key): \($0.value)" }
+        log.notice(
+            "The node has read the sentences of dialogs.templates",
+            metadata: ["apus.sentences": "\(counts.joined(separator: ", "))"])
+        if !sentences.unknownIntents.isEmpty {
+            log.warning(
+                "Sentences of intents that dialogs do not have are left out",
+                metadata: ["apus.intents": "\(sentences.unknownIntents.joined(separator: ", ").prefix(2_000))"])
+        }
+        return sentences
+    }
+
+    /// Reads the sentences of the operator again.
+    package func prepareReload() async throws(ApusError) -> @Sendable () -> Void {
+        let sentences = try await offEventLoop { [configuration, log] () throws(ApusError) in
+            try Self.userSentences(configuration, log: log)
+        }
+        return { [self] in userSentences.withLock { $0 = (sentences, $0.reads + 1) } }
     }
 
     /// Publishes changes and continues interrupted sentences until the node stops.

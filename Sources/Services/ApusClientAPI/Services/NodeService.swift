@@ -31,6 +31,12 @@ package protocol NodeService: Sendable {
     /// when all services exist.
     func add(to api: inout ClientAPI)
 
+    /// Reads the service's files again at SIGHUP, such as sentences. Returns what uses them, which is called if no part
+    /// of the node refuses the reload.
+    ///
+    /// - Throws: 10022 with the reason if they cannot be used. Nothing has changed then.
+    func prepareReload() async throws(ApusError) -> @Sendable () -> Void
+
     /// The service's background work, such as a queue or a listener. It is started in the order of the list when the
     /// node is a member. It is stopped in the reverse order, after the node's shards were handed over.
     var work: [any Service] { get }
@@ -40,6 +46,7 @@ extension NodeService {
     package static var records: RecordCatalogue { RecordCatalogue([]) }
     package static var metrics: [MetricDescription] { [] }
     package func add(to api: inout ClientAPI) {}
+    package func prepareReload() async throws(ApusError) -> @Sendable () -> Void { {} }
     package var work: [any Service] { [] }
 }
 

@@ -115,8 +115,10 @@ package struct VoiceHome: Sendable {
     /// The lists that the sentences name.
     var lists: [GrammarList] {
         let names = content.devices.flatMap { device in
-            let facts = VoiceKind(rawValue: device.kind).map { [$0.fact] } ?? []
-            return device.names.map { GrammarValue($0, value: device.id, context: facts) }
+            let facts = VoiceKind(rawValue: device.kind).map { kind in
+                [kind.fact, GrammarFact(HassIntents.factName, HassIntents.domain(of: kind))]
+            }
+            return device.names.map { GrammarValue($0, value: device.id, context: facts ?? []) }
         }
         let areas = content.areas.flatMap { area in area.names.map { GrammarValue($0, value: area.id) } }
         func values(of kinds: Set<VoiceKind>) -> [GrammarValue] {

@@ -68,7 +68,7 @@ enum DialogLanguage: Sendable, Hashable, CaseIterable {
     }
 }
 
-/// The sentences of the languages, compiled once in a process.
+/// The sentences of Apus in each language, compiled once in a process.
 ///
 /// Isolation: immutable; any thread.
 enum DialogTemplates {

@@ -48,16 +48,20 @@ package struct SentenceReader: Sendable {
 
     /// A reader of one home.
     ///
-    /// - Parameter language: a tag such as `en`.
+    /// - Parameters:
+    ///   - language: a tag such as `en`.
+    ///   - sentences: those of the operator.
     /// - Throws: 21031 for a language that dialogs do not have.
     package init(
-        _ home: VoiceHome, language: String, speaker: DeviceID, now: Int64, lastReply: String = ""
+        _ home: VoiceHome, language: String, sentences: UserSentences = UserSentences(), speaker: DeviceID, now: Int64,
+        lastReply: String = ""
     ) throws(ApusError) {
         let language = try DialogLanguage(checking: language)
-        let grammar = try Grammar(try DialogTemplates.sentences(of: language), lists: home.lists)
+        let own = try DialogTemplates.sentences(of: language)
+        let grammar = try Grammar(sentences.templates[language] ?? own, lists: home.lists)
         self.init(
             home: home, grammar: grammar, language: language, speaker: speaker, now: now, lastReply: lastReply)
-        if language != .english {
+        if language != .english || sentences.templates[language] != nil {
             guestGrammar = try Grammar(try DialogTemplates.sentences(of: .english), lists: home.lists)
         }
     }
@@ -101,9 +105,7 @@ package struct SentenceReader: Sendable {
     /// The best meaning that this release carries out.
     private func meaning(of text: String) -> (VoiceIntent, GrammarMatch)? {
         let context = area.map { [GrammarFact(VoiceSlot.area.rawValue, $0)] } ?? []
-        let known = grammar.match(text, context: context).all.lazy.compactMap { match in
-            VoiceIntent(rawValue: match.intent).map { ($0, match) }
-        }
+        let known = grammar.match(text, context: context).all.lazy.compactMap { HassIntents.meaning(of: $0) }
         return known.first { Self.supported.contains($0.0) }
     }
 
@@ -261,7 +263,8 @@ package struct SentenceReader: Sendable {
 
     /// The plan that an answer chooses; nil if the text does not answer the question.
     private func answer(_ text: String, _ question: DialogQuestion) -> DialogPlan? {
-        let intents = Set(grammar.match(text).all.map(\.intent))
+        let intents = Set(
+            grammar.match(text).all.compactMap { HassIntents.meaning(of: $0) }.map { $0.0.rawValue })
         if intents.contains(VoiceIntent.no.rawValue) || intents.contains(VoiceIntent.cancel.rawValue) {
             return reply(VoiceIntent.no.rawValue, texts.cancelled, .done)
         }

@@ -7,7 +7,7 @@ import ApusCore
 struct GrammarCompiler {
     /// What the names of a sentence mean.
     struct Scope {
-        /// 0: only global rules and lists; otherwise the number of the block, from 1.
+        /// 0: only global rules and lists; from 1: the number of the block; negative: that of an extension.
         var number = 0
         var rules: [ExactText: Template] = [:]
         var lists: [ExactText: GrammarList] = [:]
@@ -61,15 +61,19 @@ struct GrammarCompiler {
     }
 
     private func checkCounts() throws(ApusError) {
-        let sentenceCount = source.intents.reduce(0) { $0 + $1.blocks.reduce(0) { $0 + $1.sentences.count } }
-        let blocks = source.intents.flatMap(\.blocks)
+        let sources = [source] + source.extensions
+        let intents = sources.flatMap(\.intents)
+        let blocks = intents.flatMap(\.blocks)
+        let sentenceCount = blocks.reduce(0) { $0 + $1.sentences.count }
+        let ruleCount = sources.reduce(0) { $0 + $1.rules.count } + blocks.reduce(0) { $0 + $1.rules.count }
+        let listCount = sources.reduce(0) { $0 + $1.lists.count } + blocks.reduce(0) { $0 + $1.lists.count }
         let conditionCount = blocks.map { max($0.requires.count, $0.excludes.count, $0.slots.count) }.max() ?? 0
         let bounds = [
-            ("intents", source.intents.count, GrammarLimits.intentCountMax),
+            ("intents", intents.count, GrammarLimits.intentCountMax),
             ("sentences", sentenceCount, GrammarLimits.sentenceCountMax),
-            ("rules", source.rules.count + blocks.reduce(0) { $0 + $1.rules.count }, GrammarLimits.ruleCountMax),
-            ("lists", source.lists.count + blocks.reduce(0) { $0 + $1.lists.count }, GrammarLimits.listCountMax),
-            ("skip words", source.skipWords.count, GrammarLimits.skipWordCountMax),
+            ("rules", ruleCount, GrammarLimits.ruleCountMax),
+            ("lists", listCount, GrammarLimits.listCountMax),
+            ("skip words", sources.reduce(0) { $0 + $1.skipWords.count }, GrammarLimits.skipWordCountMax),
             ("conditions or slots of a block", conditionCount, GrammarLimits.conditionCountMax),
         ]
         for (name, count, countMax) in bounds where count > countMax {
@@ -108,17 +112,28 @@ struct GrammarCompiler {
     }
 
     mutating func compile() throws(ApusError) {
-        for phrase in source.skipWords {
+        for phrase in ([source] + source.extensions).flatMap(\.skipWords) {
             let leaves = vocabulary.leaves(of: phrase, source.language, normalizer)
             if !leaves.isEmpty { skipPhrases.append(leaves) }
         }
+        for (index, other) in source.extensions.enumerated() {
+            var scope = global
+            scope.number = -1 - index
+            scope.rules.merge(try Self.rules(other.rules)) { $1 }
+            scope.lists.merge(try Self.lists(other.lists)) { $1 }
+            for intent in other.intents {
+                for block in intent.blocks { try compile(block, of: intent.name, in: scope) }
+            }
+        }
         for intent in source.intents {
-            for block in intent.blocks { try compile(block, of: intent.name) }
+            for block in intent.blocks { try compile(block, of: intent.name, in: global) }
         }
     }
 
-    private mutating func compile(_ block: GrammarSource.Block, of intent: String) throws(ApusError) {
-        var scope = global
+    private mutating func compile(
+        _ block: GrammarSource.Block, of intent: String, in outer: Scope
+    ) throws(ApusError) {
+        var scope = outer
         scope.place = GrammarPlace("intent \(intent)")
         scope.filter = GrammarTemplates.Filter(requires: block.requires, excludes: block.excludes)
         if !block.rules.isEmpty || !block.lists.isEmpty {

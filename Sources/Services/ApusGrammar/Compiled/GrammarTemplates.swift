@@ -82,6 +82,8 @@ package struct GrammarTemplates: Sendable {
     let lists: [List]
     let uses: [ListUse]
     let skipPhrases: [[GrammarLeaf]]
+    /// Whether there are sentences of others (``GrammarSource/extensions``).
+    package let isExtended: Bool
 
     /// Compiles sentences.
     ///
@@ -95,6 +97,7 @@ package struct GrammarTemplates: Sendable {
         var compiler = try GrammarCompiler(source, boundLists: boundLists)
         try compiler.compile()
         language = source.language
+        isExtended = !source.extensions.isEmpty
         normalizer = compiler.normalizer
         nodes = compiler.nodes.nodes
         isNullable = compiler.nodes.isNullable

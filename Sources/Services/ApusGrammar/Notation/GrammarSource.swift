@@ -185,6 +185,9 @@ package struct GrammarSource: Sendable, Equatable {
     package var rules: [GrammarRule] = []
     /// Words that a text may have anywhere between others, such as `please`.
     package var skipWords: [String] = []
+    /// Sentences of others, with rules and lists of their own, which hide those of this source for these sentences
+    /// alone. Of two meanings that are equally good, theirs comes first.
+    package var extensions: [GrammarSource] = []
 
     /// A source without sentences.
     package init(_ language: GrammarLanguage) { self.language = language }

@@ -6,11 +6,12 @@ extension Grammar {
     /// percent" may follow, and "turn on the lamp" is not where another device is called "lamp two".
     ///
     /// False for every sentence of a language other than English: in Chinese the device stands before what it should
-    /// do, so nearly every sentence is the beginning of another one. Only for the templates of ``VoiceTemplates``.
+    /// do, so nearly every sentence is the beginning of another one. False as well where others have added sentences to
+    /// those of ``VoiceTemplates``: what may follow is not known then.
     ///
     /// - Parameter text: without white space at its end.
     package func isComplete(_ text: String) -> Bool {
-        guard templates.language.numbers == .english else { return false }
+        guard templates.language.numbers == .english, !templates.isExtended else { return false }
         let matches = match(text).all
         return !matches.isEmpty && matches.allSatisfy { isComplete($0, byteCount: text.utf8.count) }
     }
