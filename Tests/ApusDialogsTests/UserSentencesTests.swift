@@ -56,7 +56,9 @@ struct UserSentencesTests {
                 requires_context: {area: {slot: true}}
           HassStartTimer:
             data:
-              - sentences: ["egg for {timer_minutes:minutes}", "egg for {timer_minutes:minutes} called {timer_name:name}"]
+              - sentences:
+                  - egg for {timer_minutes:minutes}
+                  - egg for {timer_minutes:minutes} called {timer_name:name}
           HassVacuumStart:
             data:
               - sentences: ["clean up"]

@@ -276,7 +276,8 @@ final class NodeParts: Sendable {
         }
     }
 
-    /// Uses the keys and certificates of a configuration that was read again, and the files of services. Connections and sessions continue.
+    /// Uses the keys and certificates of a configuration that was read again, and the files of services. Connections
+    /// and sessions continue.
     ///
     /// - Throws: 10022 with the reason, or 10007 if the relay is overloaded. Nothing has changed then.
     func reload(_ new: NodeConfiguration) async throws(ApusError) {

@@ -15,7 +15,8 @@ extension NodeConditions.Kind {
 }
 
 /// At each SIGHUP, reads the node's certificates, keys, token keys, list of revoked certificates, and the relay's
-/// secrets, users and lists of peers again, and the files of services such as `dialogs.templates`, until the node stops.
+/// secrets, users and lists of peers again, and the files of services such as `dialogs.templates`, until the node
+/// stops.
 ///
 /// New connections use the new ones; connections and sessions continue. If anything cannot be used, nothing changes:
 /// the log and the condition `reload_failed` have the reason.

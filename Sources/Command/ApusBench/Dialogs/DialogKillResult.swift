@@ -68,7 +68,8 @@ package struct DialogKillResult {
         FailoverResult.quantile(values, share) ?? 0
     }
 
-    /// Each dialog has its answer or a polite one, nothing came twice or is missing, and the times are within their bounds.
+    /// Each dialog has its answer or a polite one, nothing came twice or is missing, and the times are within their
+    /// bounds.
     package var isClean: Bool {
         DialogKillMiss.Kind.allCases.allSatisfy { $0 == .polite || count($0) == 0 } && lateTwice == 0
             && Self.quantile(delays(nil), 0.99) <= Self.delayBound

@@ -11,8 +11,8 @@ struct BenchDialogsCommand: AsyncParsableCommand {
         commandName: "dialogs", abstract: "Say sentences to many devices, also while nodes are killed.",
         discussion: """
             With --kills, exits with 1 if a dialog has no answer and no error with a number, if an action, a directive \
-            or a ring comes twice or not at all, if p99 of the added delay is over 700 ms, or if p99 of how late timers \
-            ring is over 500 ms.
+            or a ring comes twice or not at all, if p99 of the added delay is over 700 ms, or if p99 of how late \
+            timers ring is over 500 ms.
             """)
 
     @Option(help: "Use this number of devices.") var devices = 64

@@ -240,7 +240,8 @@ private struct HassReading {
         match.slots.append(GrammarSlot(name: slot.rawValue, candidates: [GrammarValue(value)], text: ""))
     }
 
-    /// All of a kind in the area, or everywhere: a sentence that names an area has it, since another one does not match.
+    /// All of a kind in the area, or everywhere: a sentence that names an area has it, since another one does not
+    /// match.
     private mutating func all(of kind: VoiceKind) {
         fix(.kind, kind.rawValue)
         if value(VoiceSlot.area.rawValue) == nil { fix(.scope, "everywhere") }
