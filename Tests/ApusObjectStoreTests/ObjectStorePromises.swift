@@ -95,7 +95,9 @@ enum ObjectStorePromises {
     }
 
     /// Lists names by prefixes and pages, in the order of their bytes.
-    static func expectLists(_ store: some ObjectStore, _ prefix: String) async throws {
+    static func expectLists(
+        _ store: some ObjectStore, _ prefix: String, pages: [Int] = [1, 2, 3, 5, 1_000]
+    ) async throws {
         let texts = ["a", "a-1", "a.b", "a/b", "a/b-1", "a/b/c", "a/b=", "a/bc/1", "a/bc/2", "ab", "b/1", "c"]
         let names = try texts.map { try ObjectName("\(prefix)/\($0)") }.sorted()
         for name in names.shuffled() {
@@ -108,7 +110,7 @@ enum ObjectStorePromises {
             ("", names), ("a/", names.filter { $0.text.hasPrefix("\(prefix)/a/") }),
             ("a/b", names.filter { $0.text.hasPrefix("\(prefix)/a/b") }), ("x", []), ("b/1", [names[10]]),
         ] {
-            for countMax in [1, 2, 3, 5, 1_000] {
+            for countMax in pages {
                 var (found, after): ([ObjectEntry], ObjectName?) = ([], nil)
                 repeat {
                     let page = try await store.list(prefix: "\(prefix)/\(start)", after: after, countMax: countMax)

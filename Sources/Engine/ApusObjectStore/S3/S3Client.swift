@@ -15,7 +15,7 @@ struct S3Request: Sendable {
     var body: [UInt8] = []
     /// The longest answer, in bytes.
     var answerByteCountMax = 64 << 10
-    /// A status beside those of ``S3Verdict/answer`` that the caller reads.
+    /// A status of failures that the caller reads.
     var statusAlso: Int?
 
     init(_ method: String, _ key: String?) { (self.method, self.key) = (method, key) }
@@ -126,8 +126,9 @@ final class S3Client: Sendable {
             let isError = document?.name.isExactly("Error") == true
             let code = isError ? document?.text("Code") : nil
             let status = answer.head.status < 300 && isError ? 500 : answer.head.status
-            if status == request.statusAlso { return (.answer, answer) }
-            return (S3Verdict.of(status: status, code: code, place: place), answer)
+            let verdict = S3Verdict.of(status: status, code: code, place: place)
+            if case .fail = verdict, status == request.statusAlso { return (.answer, answer) }
+            return (verdict, answer)
         } catch {
             return (S3Verdict.of(error), nil)
         }
