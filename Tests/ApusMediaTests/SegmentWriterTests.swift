@@ -57,7 +57,7 @@ struct SegmentWriterTests {
             #expect(Array(bytes[found.range]) == Array(frame.payload.readableBytesView))
         }
         try footer.check(segment.bytes)
-        #expect(Double(count) / Double(frames.count) < 6, "\(count) bytes for \(frames.count) frames")
+        #expect(Double(count) / Double(frames.count) < 7, "\(count) bytes for \(frames.count) frames")
         // One changed bit of a payload is found.
         var changed = segment.bytes
         let place = try #require(footer.frames.first { !$0.range.isEmpty }).range.lowerBound
