@@ -99,9 +99,9 @@ final class MediaWebSocket {
     }
 
     /// The next text under a name, among those that came and those that come.
-    func told(_ name: String, seconds: Double = 5, where isWanted: ([String: Any]) -> Bool = { _ in true })
-        -> [String: Any]?
-    {
+    func named(
+        _ name: String, seconds: Double = 5, where isWanted: @escaping ([String: Any]) -> Bool = { _ in true }
+    ) -> [String: Any]? {
         let find = { self.texts.lazy.compactMap { $0[name] as? [String: Any] }.first(where: isWanted) }
         read(seconds: seconds) { find() != nil }
         return find()

@@ -211,7 +211,7 @@ struct WebSocketMediaTests {
         func device(_ node: Int, _ credential: String) throws -> MediaWebSocket {
             let socket = try #require(MediaWebSocket(port: cluster.httpPort(node)))
             socket.send("{\"hello\":{\"role\":\"ROLE_DEVICE\",\"instance\":\"77\",\(credential)}}")
-            _ = socket.told("welcome")
+            _ = socket.named("welcome")
             return socket
         }
         func payload(_ sequence: UInt64) -> [UInt8] { (0..<160).map { UInt8(truncatingIfNeeded: $0 &+ Int(sequence)) } }
@@ -232,7 +232,7 @@ struct WebSocketMediaTests {
         let rest = frames(10...19, stream)
         first.send(Array(rest[..<100]), isLast: false)
         first.send(Array(rest[100...]), opcode: 0)
-        let ack = first.told("publishAck") { $0["next"] as? String == "20" }
+        let ack = first.named("publishAck") { $0["next"] as? String == "20" }
         #expect(ack?["epoch"] as? Int == Int(epoch), "\(first.texts)")
 
         let viewer = try Self.viewer(cluster, node: 3, try Self.app(cluster))
@@ -263,7 +263,7 @@ struct WebSocketMediaTests {
             let socket = try #require(MediaWebSocket(port: cluster.httpPort(1)))
             let token = try cluster.token("--role", "device", "--device", id)
             socket.send("{\"hello\":{\"role\":\"ROLE_DEVICE\",\"token\":\"\(token)\"}}")
-            _ = socket.told("welcome")
+            _ = socket.named("welcome")
             return socket
         }
         func goodbye(_ socket: MediaWebSocket) -> Int? {
@@ -276,7 +276,7 @@ struct WebSocketMediaTests {
         let configuration = MediaWebSocket.frame(
             stream: stream, epoch: epoch, sequence: 0, flags: 2, pts: 0, MediaWebSocket.configuration)
         victim.send(configuration)
-        #expect(victim.told("publishAck") != nil)
+        #expect(victim.named("publishAck") != nil)
 
         // Before the hello, and of a client that publishes nothing: refused by its header alone.
         for hello in [false, true] {
@@ -341,7 +341,7 @@ struct WebSocketMediaTests {
         let viewer = try Self.viewer(cluster, node: 1, try Self.app(cluster))
         #expect(viewer.ask("streams.play", "{\"device\":\"cam\"}").response != nil)
         try cluster.start("cluster", "drain", "n1")
-        let changed = try #require(viewer.told("endpointsChanged", seconds: 30))
+        let changed = try #require(viewer.named("endpointsChanged", seconds: 30))
         #expect(changed["leaving"] as? Bool == true)
         let endpoints = try #require(changed["endpoints"] as? [String])
         #expect(Set(endpoints) == Set([2, 3].map { "ws://127.0.0.1:\(cluster.httpPort($0))/v1/ws" }))
