@@ -475,7 +475,7 @@ let package = Package(
             ]),
         test(
             "ApusObjectStoreTests",
-            ["ApusCore", "ApusCrypto", "ApusConfiguration", "ApusObjectStore", "ApusTestKit", nioCore],
+            ["ApusCore", "ApusCrypto", "ApusObjectStore", "ApusTestKit"],
             exclude: ["Servers"]),
         test("ApusHTTPClientTests", ["ApusCore", "ApusHTTPClient", "ApusTestKit", nioCore, nioPosix]),
         test("ApusEventsTests", ["ApusCore", "ApusContract", "ApusStorage", "ApusTraversal", "ApusEvents", protobuf]),

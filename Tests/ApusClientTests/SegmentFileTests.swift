@@ -174,7 +174,7 @@ struct SegmentFileTests {
     }
 
     @Test(
-        "A player seeks in the file without reading what is between, and a later start has the pictures from its group on"
+        "A player seeks in the file without reading what is between; a later start has the pictures of its group"
     )
     func seek() async throws {
         let stream = try await frames("s.mp4", ["-c:v", "libx264", "-g", "25", "-bf", "2", "-c:a", "aac"], seconds: 30)

@@ -54,7 +54,7 @@ struct SegmentFooterTests {
     }
 
     @Test(
-        "5,000 random changes whose checksum was made right again never crash the reader, and never give impossible frames"
+        "5,000 random changes with the right checksum never crash the reader, and never give impossible frames"
     )
     func forged() throws {
         var maker = SegmentMaker(seed: 22)

@@ -111,7 +111,7 @@ struct SegmentWriterTests {
     }
 
     @Test(
-        "A group of pictures without end is cut into fragments after 4 s or 4 MiB, which do not claim to begin with a key"
+        "A group of pictures without end is cut into fragments after 4 s or 4 MiB, which claim no key at their start"
     )
     func longGroup() throws {
         var maker = SegmentMaker(seed: 6)

@@ -125,7 +125,7 @@ struct DirectoryObjectStoreTests {
     }
 
     @Test(
-        "A put of which any single file operation fails says so, leaves no part of an object, and succeeds the next time"
+        "A put of which any file operation fails says so, leaves no part of an object, and succeeds the next time"
     )
     func faults() async throws {
         let content = ObjectStorePromises.bytes(10_000)

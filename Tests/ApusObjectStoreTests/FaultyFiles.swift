@@ -127,7 +127,7 @@ final class FaultyFiles: ObjectFiles {
         try enter(name)
         // The content must be durable before it has its name.
         let isDurable = state.withLock { state in !state.written.values.contains(path) }
-        guard isDurable else { fatalError("\(path) is named before it is durable") }
+        precondition(isDurable, "\(path) is named before it is durable")
         try system.link(path, to: name)
         changed(name)
     }

@@ -192,8 +192,8 @@ struct S3SignatureTests {
 
     @Test("Places, endpoints and both forms of addresses")
     func places() throws {
-        var configuration = try S3Configuration(place: "s3://my-bucket/home/apus/")
-        #expect(configuration.bucket == "my-bucket" && configuration.prefix == "home/apus")
+        var configuration = try S3Configuration(place: "s3://my-bucket/cameras/apus/")
+        #expect(configuration.bucket == "my-bucket" && configuration.prefix == "cameras/apus")
         configuration.region = "eu-central-1"
         #expect(
             try configuration.target() == (

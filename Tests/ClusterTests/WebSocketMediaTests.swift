@@ -256,6 +256,26 @@ struct WebSocketMediaTests {
         #expect(second.ask("streams.unpublish", "{\"source\":0}").response != nil)
     }
 
+    /// The number with which the node closes the connection.
+    private static func goodbye(_ socket: MediaWebSocket) -> Int? {
+        socket.read(seconds: 3)
+        return (socket.texts.last?["goodbye"] as? [String: Any])?["code"] as? Int
+    }
+
+    /// Messages of 16 MB, in one frame and in fragments. Both clients may publish.
+    private static func expectTooLong(_ whole: MediaWebSocket, in fragments: MediaWebSocket) throws {
+        // Refused by its header, with 1009.
+        _ = whole.write(MediaWebSocket.header(opcode: 2, byteCount: 16 << 20) + [0, 0, 0, 0])
+        #expect(goodbye(whole) == Int(ErrorCode.frameTooLarge.number))
+        #expect(whole.closeCode == 1009)
+        try #require(fragments.ask("streams.publish", "{\"source\":0,\"instance\":\"8\"}").response != nil)
+        let part = [UInt8](repeating: 0, count: 1 << 20)
+        for index in 0..<16 where fragments.closeCode == nil {
+            fragments.send(part, opcode: index == 0 ? 2 : 0, isLast: false)
+        }
+        #expect(goodbye(fragments) == Int(ErrorCode.frameTooLarge.number))
+    }
+
     @Test("Bad binary messages end the connection, and never reach another stream")
     func badBinary() async throws {
         let cluster = try SharedCluster.cluster(basePort: 26_140)
@@ -265,10 +285,6 @@ struct WebSocketMediaTests {
             socket.send("{\"hello\":{\"role\":\"ROLE_DEVICE\",\"token\":\"\(token)\"}}")
             _ = socket.named("welcome")
             return socket
-        }
-        func goodbye(_ socket: MediaWebSocket) -> Int? {
-            socket.read(seconds: 3)
-            return (socket.texts.last?["goodbye"] as? [String: Any])?["code"] as? Int
         }
         let victim = try device("ws-victim")
         let opened = try #require(victim.ask("streams.publish", "{\"source\":0,\"instance\":\"9\"}").response)
@@ -283,7 +299,7 @@ struct WebSocketMediaTests {
             let socket = try #require(MediaWebSocket(port: cluster.httpPort(1)))
             if hello { try #require(socket.hello(try Self.app(cluster)) == nil) }
             _ = socket.write(MediaWebSocket.header(opcode: 2, byteCount: 4 << 20) + [0, 0, 0, 0])
-            #expect(goodbye(socket) == Int(ErrorCode.malformed.number))
+            #expect(Self.goodbye(socket) == Int(ErrorCode.malformed.number))
         }
         // Another one's stream: dropped.
         let attacker = try device("ws-attacker")
@@ -316,18 +332,9 @@ struct WebSocketMediaTests {
             let number = UInt32(opened["stream"] as? Int ?? 0)
             for index in 0..<4 { bytes[8 + index] = UInt8(truncatingIfNeeded: number >> UInt32(24 - 8 * index)) }
             socket.send(bytes)
-            #expect(goodbye(socket) == code, "\(name)")
+            #expect(Self.goodbye(socket) == code, "\(name)")
         }
-        // 16 MB: refused by its header, with 1009.
-        _ = attacker.write(MediaWebSocket.header(opcode: 2, byteCount: 16 << 20) + [0, 0, 0, 0])
-        #expect(goodbye(attacker) == Int(ErrorCode.frameTooLarge.number))
-        #expect(attacker.closeCode == 1009)
-        // The same in fragments.
-        let slow = try device("ws-fragments")
-        try #require(slow.ask("streams.publish", "{\"source\":0,\"instance\":\"8\"}").response != nil)
-        let part = [UInt8](repeating: 0, count: 1 << 20)
-        for index in 0..<8 where slow.closeCode == nil { slow.send(part, opcode: index == 0 ? 2 : 0, isLast: false) }
-        #expect(goodbye(slow) == Int(ErrorCode.frameTooLarge.number))
+        try Self.expectTooLong(attacker, in: try device("ws-fragments"))
         victim.send(MediaWebSocket.frame(stream: stream, epoch: epoch, sequence: 1, flags: 1, pts: 20_000, [9]))
         viewer.read(seconds: 3) { viewer.frames.contains { $0.sequence == 1 } }
         #expect(viewer.frames.last?.byteCount == 1)

@@ -13,6 +13,8 @@ struct CircleTests {
         "Sources/Command/ApusCLI ClusterClientNamespace": 15, "Sources/Command/ApusCLI RelayAccessOptions": 5,
         // A listener, its loops, their connections.
         "Sources/Edges/ApusGateway ClientHandler": 4,
+        // A WebSocket, what its messages mean, and its streams.
+        "Sources/Edges/ApusHTTP ClientTexts": 6,
         // A client, its loop, and the requests on it.
         "Sources/Engine/ApusHTTPClient HTTPClient": 4,
         // A service, its loops, their hubs, and the links between nodes.

@@ -22,8 +22,8 @@ package protocol ObjectStore: Sendable {
     func put(_ name: ObjectName, _ content: ObjectContent) async throws(ApusError) -> ObjectPut
     /// Reads bytes of an object.
     ///
-    /// - Parameter range: nil for all. At most ``ObjectStoreLimits/readByteCountMax`` bytes are returned, fewer than the
-    ///   range has only there or at the end of the object.
+    /// - Parameter range: nil for all. At most ``ObjectStoreLimits/readByteCountMax`` bytes are returned, fewer than
+    ///   the range has only there or at the end of the object.
     /// - Returns: nil if there is no such object.
     func get(_ name: ObjectName, range: Range<Int>?) async throws(ApusError) -> ObjectPart?
     /// The size and tag of an object; nil if the object does not exist.
@@ -85,7 +85,7 @@ package struct ObjectContent: Sendable {
     }
 }
 
-/// What a store knows of an object.
+/// The size, tag and time of an object.
 package struct ObjectHead: Sendable, Hashable {
     package var byteCount: Int
     /// Another one for another content: an entity tag of HTTP, without its quotes.

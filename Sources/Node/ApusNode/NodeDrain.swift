@@ -25,11 +25,11 @@ final class NodeDrain: Sendable {
 
     init(_ cluster: ClusterService, log: Logger) { (self.cluster, self.log) = (cluster, log) }
 
-    /// Sets the gateway whose clients are sent away. The gateway is created later than this object.
-    func connect(_ gateway: Gateway) { self.gateway.withLock { $0 = gateway } }
-
-    /// Sets the listener whose WebSockets are sent away.
-    func connect(_ http: HTTPListener) { self.http.withLock { $0 = http } }
+    /// Sets what sends its clients away. Both are created later than this object.
+    func connect(_ gateway: Gateway, _ http: HTTPListener) {
+        self.gateway.withLock { $0 = gateway }
+        self.http.withLock { $0 = http }
+    }
 
     /// True while a drain is in progress.
     var isRunning: Bool { progress.withLock { $0.isRunning } }

@@ -82,7 +82,6 @@ final class NodeParts: Sendable {
             try await NodeRecords.open(configuration, for: cluster.identity), of: configuration.node, conditions)
         let revocations = RevocationWatch(records: records, log: log)
         try Self.remember(cluster.view, held: held, in: memory, store: store.identity)
-
         (group, httpGroup) = (.init(numberOfThreads: configuration.loopCount), .init(numberOfThreads: 1))
         let (view, nodeLog) = (cluster.view, log.of(cluster.identity))
         (limited, recordLockWatch) = (LogLimiter(nodeLog), .init(records: records, view: view, log: nodeLog))
@@ -124,7 +123,6 @@ final class NodeParts: Sendable {
         gateway = Gateway(
             configuration: configuration.gateway, media: media, clients: clients, view: view, group: group,
             ticketKeys: configuration.ticketKeys(keys), log: nodeLog, limited: limited)
-        drain.connect(gateway)
         let report = NodeReport(
             configuration: configuration, relayAddress: configuration.relayAddress(), relay: relay,
             relayMesh: relayMesh, cluster: cluster, replicas: replicas, drain: drain, channels: channels,
@@ -134,7 +132,7 @@ final class NodeParts: Sendable {
         http = try HTTPListener(
             configuration: configuration.httpListener, sources: report.sources(metrics: metrics), group: httpGroup,
             logger: nodeLog, limited: limited)
-        drain.connect(http)
+        drain.connect(gateway, http)
         expiry = try CertificateWatch(configuration, conditions, log: nodeLog)
         late.set(channels: channels, runtime: runtime, gateway: gateway)
     }

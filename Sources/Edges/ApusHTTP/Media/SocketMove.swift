@@ -10,9 +10,9 @@ import Musl
 
 /// Moves the socket of an upgraded connection to an event loop of the channels (docs/decisions/58).
 ///
-/// The HTTP listener has a loop of its own, so that no scrape and no request delays a frame. It accepts the socket, does
-/// the TLS handshake and reads the upgrade. Then the socket is duplicated, this channel is closed without a farewell, and
-/// a channel of the other loop continues with the duplicate, the keys of TLS, and what was read meanwhile.
+/// The HTTP listener has a loop of its own, so that no scrape and no request delays a frame. It accepts the socket,
+/// does the TLS handshake and reads the upgrade. Then the socket is duplicated, this channel is closed without a
+/// farewell, and a channel of the other loop continues with the duplicate, the keys of TLS, and what was read.
 ///
 /// Confined to the connection's event loop.
 final class SocketMove: ChannelInboundHandler {

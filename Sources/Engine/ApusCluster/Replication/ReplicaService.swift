@@ -64,14 +64,6 @@ package final class ReplicaService: Sendable {
         package var isComplete: Bool
     }
 
-    private struct CatchUp {
-        var shard: ShardID
-        var epoch: Epoch
-        var node: NodeID
-        var deadline: MonotonicTime
-        var completion: Completion
-    }
-
     private struct State {
         var owner: ReplicaOwnerStateMachine
         var standby: ReplicaStandbyStateMachine
@@ -80,7 +72,7 @@ package final class ReplicaService: Sendable {
         var waiters: [ReplicaWaiters<Completion>]
         var waiterCount = 0
         /// Callers that wait for a target to catch up; a few, one for each move.
-        var catchUps: [CatchUp] = []
+        var catchUps: [ReplicaCatchUp<Completion>] = []
         var nextExpiry = MonotonicTime.zero
         /// Answers that could not be sent yet.
         var unsent: [(peer: NodeName, lane: Int, answers: ByteBuffer)] = []
@@ -94,6 +86,12 @@ package final class ReplicaService: Sendable {
         /// The gauges that need a scan of all shards are updated with the next tick at or after this time.
         var isSurveyWanted = true
         var nextSurvey = MonotonicTime.zero
+
+        /// False if another thread is sending. It checks again before it ends.
+        mutating func beginPumping() -> Bool {
+            defer { isPumping = true }
+            return !isPumping
+        }
 
         var isTickWanted: Bool {
             owner.isWaitingForTime || waiterCount > 0 || !catchUps.isEmpty || !unsent.isEmpty || isSurveyWanted
@@ -321,7 +319,7 @@ package final class ReplicaService: Sendable {
                 guard !state.isStopped else { return calls.completions.append((completion, ApusError(.shuttingDown))) }
                 let deadline = MonotonicTime.now() + timeout
                 state.catchUps.append(
-                    CatchUp(shard: shard, epoch: epoch, node: node, deadline: deadline, completion: completion))
+                    ReplicaCatchUp(shard: shard, epoch: epoch, node: node, deadline: deadline, completion: completion))
                 Self.settleCatchUps(&state, &calls)
             }
         }
@@ -478,22 +476,12 @@ package final class ReplicaService: Sendable {
         // Other nodes wait for the messages, so they are sent before callers here continue.
         pump()
         // Each caller may make a further change. All of these go into one message for each lane.
-        let isGathering = calls.completions.count > 1 && gather()
+        let isGathering = calls.completions.count > 1 && state.withLock { $0.beginPumping() }
         run(calls)
-        if isGathering {
-            state.withLock { $0.isPumping = false }
-            pump()
-        }
+        guard isGathering else { return value }
+        state.withLock { $0.isPumping = false }
+        pump()
         return value
-    }
-
-    /// Nothing is sent until this thread sends what has gathered. False if another thread is sending.
-    private func gather() -> Bool {
-        state.withLock { state in
-            guard !state.isPumping else { return false }
-            state.isPumping = true
-            return true
-        }
     }
 
     private func run(_ calls: Calls) {

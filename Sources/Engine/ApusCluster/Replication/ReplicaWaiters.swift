@@ -52,3 +52,14 @@ package struct ReplicaWaiters<Waiter: Sendable>: Sendable {
         return entries.map(\.waiter)
     }
 }
+
+/// A caller that waits until a node has everything that a shard's owner has acknowledged.
+struct ReplicaCatchUp<Completion> {
+    var shard: ShardID
+    var epoch: Epoch
+    var node: NodeID
+    var deadline: MonotonicTime
+    var completion: Completion
+}
+
+extension ReplicaCatchUp: Sendable where Completion: Sendable {}

@@ -18,8 +18,8 @@ import Musl
 /// **A process that is killed** leaves at most a temporary file. Its lock (flock(2)) ends with the process, so a file
 /// that is locked is in use, and one that is not locked and old is a leftover. Nothing else is ever removed.
 ///
-/// **A disk that fails** makes the put fail: the file is closed and removed, and its content is written again by the next put,
-/// because fsync(2) reports an error only once.
+/// **A disk that fails** makes the put fail: the file is closed and removed, and its content is written again by the
+/// next put, because fsync(2) reports an error only once.
 ///
 /// Several machines must not share the directory over a network file system, which does not keep these promises.
 ///

@@ -8,12 +8,12 @@ import Synchronization
 /// put has a random number among the object's metadata. After a request whose answer was lost, and after a 412, the
 /// number says whether the object is this put's own.
 ///
-/// **Nothing is acknowledged on the server's word alone.** After a put the object is looked up, and its size, number and
-/// entity tag are compared with what was sent. Where the tag is not the MD5 of the content, as with keys of the server,
-/// the object is read back and compared.
+/// **Nothing is acknowledged on the server's word alone.** After a put the object is looked up, and its size, number
+/// and entity tag are compared with what was sent. Where the tag is not the MD5 of the content, as with keys of the
+/// server, the object is read back and compared.
 ///
-/// **Large objects** are multipart uploads, whose completion has the same condition, if ``check()`` found that the server
-/// keeps it. An upload that fails is aborted; one whose process is killed is a leftover.
+/// **Large objects** are multipart uploads, whose completion has the same condition, if ``check()`` found that the
+/// server keeps it. An upload that fails is aborted; one whose process is killed is a leftover.
 ///
 /// Failures that may pass are repeated a few times with growing waits (``S3Verdict``), within the time of an operation.
 ///

@@ -6,8 +6,8 @@ package import NIOCore
 /// All that an index needs to know of a segment. It is the last box of the segment's object, of type `uuid`, which
 /// players skip; an index can be rebuilt from these boxes alone.
 ///
-/// Layout: the box's header and ``boxType``; the fields in big endian as ``encode(into:)`` writes them; for each frame a
-/// byte of flags and variable-length numbers, of which most have one byte; 16 bytes of SHA-256 of the box up to here;
+/// Layout: the box's header and ``boxType``; the fields in big endian as ``encode(into:)`` writes them; for each frame
+/// a byte of flags and variable-length numbers, of which most have one byte; 16 bytes of SHA-256 of the box up to here;
 /// the trailer, with which a reader of the object's end finds the box.
 package struct SegmentFooter: Sendable, Hashable {
     /// The extended type of the box (ISO/IEC 14496-12 §4.2).

@@ -168,8 +168,8 @@ package struct VirtualMP4: Sendable {
     ///
     /// - Parameters:
     ///   - range: within the file. At most ``readByteCountMax`` bytes of it are produced; the rest needs further calls.
-    ///   - read: gives exactly the bytes of a range of a part's object, by the part's index. In addition to the range itself it
-    ///     is asked for the heads of fragments: some KiB each.
+    ///   - read: gives exactly the bytes of a range of a part's object, by the part's index. In addition to the range
+    ///     itself it is asked for the heads of fragments: some KiB each.
     /// - Throws: 21031 if the range is not within the file, 10001 if an object is not a segment, and what `read`
     ///   throws.
     package func bytes(
