@@ -166,7 +166,8 @@ struct S3ObjectStoreTests {
             #expect(winners.count == 1 && found == winners.first, "\(name): \(winners.count)")
         }
         let faultCount = try proxy.change("{}")
-        #expect(faultCount > 60, "\(faultCount)")
+        // Of 192 requests at least, a third: 63 with a standard deviation of 6.5.
+        #expect(faultCount > 40, "\(faultCount)")
         // Reads are exact as well.
         try proxy.change(#"{"seed": \#(seed), "error": 0.1, "cut": 0.2, "lost": 0.1, "tag": 0.3}"#)
         for (name, winners) in outcomes.acknowledged.prefix(20) {
