@@ -63,8 +63,8 @@ package struct HTTPListener: Service {
     /// Uses another certificate for new connections. Open connections keep theirs. Has no effect for plain HTTP.
     package func use(_ new: HTTPCertificate.Content) { certificate?.use(new) }
 
-    /// Asks the clients of WebSockets to connect to other nodes.
-    package func sendClientsAway() { webSockets?.sendClientsAway() }
+    /// Asks the clients of WebSockets to connect to other nodes, and waits until they have.
+    package func sendClientsAway() async { await webSockets?.sendClientsAway() }
 
     /// Serves until graceful shutdown or cancellation.
     ///

@@ -283,6 +283,9 @@ final class WebSocketConnection: ChannelInboundHandler, ChannelOutboundHandler,
         look(since: since)
     }
 
+    /// The client's protocol has a message that asks it to leave.
+    var canBeAsked: Bool { dialect is ClientTexts }
+
     /// Asks the client to connect to one of these addresses.
     func leave(for endpoints: [String]) {
         eventLoop.execute { [self] in

@@ -185,10 +185,17 @@ final class WebSockets: Sendable {
         }
     }
 
-    /// Asks every client to connect to another node, each with a new connection.
-    func sendClientsAway() {
-        guard let endpoints = clients.media?.otherEndpoints(), !endpoints.isEmpty else { return }
-        for connection in state.withLock({ Array($0.open.values) }) { connection.leave(for: endpoints) }
+    /// Asks every client to connect to another node, each with a new connection first. Returns once all have left, but
+    /// after ``HTTPMedia/leaveTimeout`` even if some remain. EVS devices cannot be asked.
+    func sendClientsAway() async {
+        guard let media = clients.media else { return }
+        let (endpoints, asked) = (media.otherEndpoints(), state.withLock { $0.open.values.filter(\.canBeAsked) })
+        guard !endpoints.isEmpty else { return }
+        for connection in asked { connection.leave(for: endpoints) }
+        let deadline = MonotonicTime.now() + media.leaveTimeout
+        while MonotonicTime.now() < deadline, asked.contains(where: { !$0.isClosed }) {
+            guard (try? await Task.sleep(for: .milliseconds(20))) != nil else { return }
+        }
     }
 
     /// Shuts down: every client is asked to connect to another node.

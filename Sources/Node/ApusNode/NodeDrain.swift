@@ -76,8 +76,10 @@ final class NodeDrain: Sendable {
     private func finish(_ number: UInt64) async {
         do throws(ApusError) {
             try await cluster.waitUntilDrained()
-            http.withLock { $0 }?.sendClientsAway()
-            await gateway.withLock { $0 }?.sendClientsAway()
+            let (gateway, http) = (gateway.withLock { $0 }, http.withLock { $0 })
+            async let pages: Void? = http?.sendClientsAway()
+            await gateway?.sendClientsAway()
+            _ = await pages
         } catch {
             if error.code == .cancelled {
                 log.info("The drain was ended before it was complete")

@@ -312,7 +312,7 @@ extension NodeConfiguration {
         var media = HTTPMedia(access: access, group: group)
         media.streamsMax = gateway.streamsPerConnectionMax
         media.messageByteCountMax = gateway.deviceFrameByteCountMax
-        media.streamKeepalive = gateway.streamKeepalive
+        (media.streamKeepalive, media.leaveTimeout) = (gateway.streamKeepalive, gateway.leaveTimeout)
         media.isSecure = httpListener.tls != nil
         return media
     }

@@ -17,6 +17,8 @@ package struct HTTPMedia: Sendable {
     package var messageByteCountMax = 4 << 20
     /// The longest silence of the node while a stream is open. Key `gateway.stream_keepalive`.
     package var streamKeepalive: Duration = .milliseconds(80)
+    /// The longest time that a leaving node waits for its WebSockets to leave. Key `gateway.leave_timeout`.
+    package var leaveTimeout: Duration = .seconds(15)
     /// The cluster's HTTP listeners have TLS. Nodes announce their addresses without that, and are configured alike.
     package var isSecure = false
     private let streams = (
