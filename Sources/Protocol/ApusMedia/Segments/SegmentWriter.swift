@@ -13,8 +13,9 @@ package struct Segment: Sendable {
 /// Writes one segment of a recording as a self-contained fragmented MP4 (ISO/IEC 14496-12 §8.8, §8.16): frames in,
 /// bytes out, no I/O.
 ///
-/// ``FragmentedMP4Writer`` writes a file from its time 0 on and closes gaps. A segment has the times of its frames: each
-/// fragment's `tfdt` is the decode time of its first sample, however long the distance to the previous one. The same frames give the same bytes.
+/// ``FragmentedMP4Writer`` writes a file from its time 0 on and closes gaps. A segment has the times of its frames:
+/// each fragment's `tfdt` is the decode time of its first sample, however long the distance to the previous one. The
+/// same frames give the same bytes.
 ///
 /// A player needs decode times that do not go back. A frame whose decode time is below the previous one of its track
 /// gets that one in the file, and keeps its presentation time, up to 35 minutes. Its footer entry has the decode time
