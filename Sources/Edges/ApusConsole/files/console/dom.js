@@ -1,5 +1,7 @@
 // Makes elements. What a tenant can name is text, and never HTML: no function here parses any.
 
+import { t } from "./texts.js";
+
 /** @typedef {string | number | Node | null | undefined | false} Child */
 
 /**
@@ -135,8 +137,9 @@ let toaster = null;
  * @param {boolean} [isError]
  */
 export function say(text, isError = false) {
-    const place = toaster ?? document.body.appendChild(h("div", { class: "toasts", role: "status",
-        "aria-live": "polite" }));
+    const place = toaster ?? h("div", { class: "toasts", role: "status", "aria-live": "polite" });
+    // All of a page is within a landmark.
+    if (!toaster) document.body.append(h("section", { "aria-label": t("notices") }, place));
     toaster = place;
     const toast = h("p", { class: isError ? "toast error" : "toast" }, text);
     place.append(toast);

@@ -13,6 +13,7 @@ export const texts = {
     events: ["Events", "事件"],
     calls: ["Calls", "通话"],
     messages: ["Messages", "留言"],
+    notices: ["Notices", "通知"],
     account: ["Account", "账户"],
     nodes: ["Nodes", "节点"],
     shards: ["Shards", "分片"],
