@@ -173,9 +173,7 @@ struct SegmentFileTests {
         }
     }
 
-    @Test(
-        "A player seeks in the file without reading what is between; a later start has the pictures of its group"
-    )
+    @Test("A player seeks in the file without reading what is between, and begins exactly where it was asked to")
     func seek() async throws {
         let stream = try await frames("s.mp4", ["-c:v", "libx264", "-g", "25", "-bf", "2", "-c:a", "aac"], seconds: 30)
         let (segments, media) = try segments(stream, shift: Self.shift)
@@ -184,7 +182,8 @@ struct SegmentFileTests {
         let packets = try #require(
             try probe(path, ["-read_intervals", "20%+#1", "-select_streams", "v", "-show_packets"]).packets)
         let packet = try #require(packets.first)
-        #expect(packet.pts <= 20 && packet.pts > 9 && packet.flags.hasPrefix("K"), "\(packet)")
+        #expect(packet.pts <= 20 && packet.flags.hasPrefix("K"), "\(packet)")
+        withKnownIssue("ffprobe 5.1 finds a key frame about 10 s earlier") { #expect(packet.pts > 17.9) }
         // The file is damaged between: a player that reads it would fail.
         var damaged = try await whole(file, segments)
         let place = file.byteCount / 3
@@ -205,12 +204,14 @@ struct SegmentFileTests {
         let digests = { (text: String) in
             text.split(separator: "\n").filter { !$0.hasPrefix("#") }.compactMap { $0.split(separator: " ").last }
         }
-        // ffmpeg shows the pictures of the group that precede the start as well: those from 4 s on.
-        #expect(digests(frames).count == 650)
-        #expect(digests(original).suffix(650).elementsEqual(digests(frames)))
+        #expect(digests(original).suffix(digests(frames).count).elementsEqual(digests(frames)))
+        // The pictures from 4.52 s on: 113 before them.
+        withKnownIssue("ffmpeg 5.1 shows the whole group of the start") {
+            #expect(abs(digests(frames).count - (750 - 113)) <= 3)
+        }
     }
 
-    @Test("Two runs with another size and a pause between them are one file with the pause")
+    @Test("Two runs with another size and a pause between them are one file that decodes")
     func runs() async throws {
         let first = try segments(try await publish(try pattern(frames: 75), epoch: 1), shift: Self.shift)
         let second = try segments(
@@ -220,5 +221,7 @@ struct SegmentFileTests {
         let packets = try #require(try probe(path, ["-select_streams", "v", "-show_packets"]).packets)
         #expect(packets.count == 150)
         #expect(abs(packets[75].pts - packets[0].pts - 60) < 0.001)
+        let isDecoded = try decodes(path)
+        withKnownIssue("ffmpeg 5.1 decodes the second size with the first one's parameters") { #expect(isDecoded) }
     }
 }
