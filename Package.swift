@@ -219,7 +219,8 @@ let package = Package(
         layer(
             "Services", "ApusMediaAccess",
             [
-                "ApusCore", "ApusContract", "ApusMedia", "ApusSessions", "ApusChannels", "ApusClientAPI", nioCore,
+                "ApusCore", "ApusContract", "ApusMedia", "ApusTransport", "ApusSessions", "ApusChannels",
+                "ApusClientAPI", nioCore,
             ]),
         layer(
             "Services", "ApusThings",

@@ -41,20 +41,7 @@ final class PlayedSink: PlayerSink, @unchecked Sendable {  // SAFETY: confined t
 
     func streamChanged(_ stream: StreamNumber, to state: StreamPhase) {
         handler.send(
-            .tell,
-            ClientStreamState.with {
-                $0.stream = stream
-                switch state {
-                case .live: $0.state = .live
-                case .waiting: $0.state = .waiting
-                case .skipped(let count):
-                    $0.state = .skipped
-                    $0.skipped = count
-                case .ended(let error):
-                    $0.state = .ended
-                    $0.failure = ClientFailure(error)
-                }
-            }, method: ClientMethod.streamState.rawValue)
+            .tell, ClientStreamState(stream, state), method: ClientMethod.streamState.rawValue)
     }
 }
 
@@ -66,18 +53,9 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
     /// The grant that the client has presented.
     private let grant: [UInt8]
     private var isAnswered = false
-    private var lastAcknowledged = MonotonicTime.zero
-    /// The acknowledgement that is held back for the next one.
-    private var held: ClientPublishAck?
-    /// The time at which the held acknowledgement is sent anyway.
-    private lazy var holdEnd = handler.gateway.clock.deadline { [weak self] in
-        if let ack = self?.held { self?.acknowledge(ack) }
+    private lazy var acknowledgements = AcknowledgementHold(handler.gateway.clock) { [unowned self] in
+        handler.send(.tell, $0, method: ClientMethod.publishAck.rawValue)
     }
-    /// The shortest interval between acknowledgements. Each one covers all before it, and a frame of audio does not
-    /// justify one.
-    private static let acknowledgeInterval = Duration.milliseconds(30)
-    /// How long an acknowledgement is held. Longer than the interval of video frames, so that the next one replaces it.
-    private static let holdMax = Duration.milliseconds(60)
 
     init(handler: ClientHandler, call: UInt32, channel: ChannelID, grant: [UInt8]) {
         self.handler = handler
@@ -102,29 +80,11 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
     }
 
     func publishAcknowledged(_ stream: StreamNumber, epoch: UInt32, next: UInt64) {
-        let ack = ClientPublishAck.with {
-            $0.stream = stream
-            $0.epoch = epoch
-            $0.next = next
-        }
-        guard MonotonicTime.now() - lastAcknowledged < Self.acknowledgeInterval else { return acknowledge(ack) }
-        if held == nil { holdEnd.set(.now() + Self.holdMax) }
-        held = ack
-    }
-
-    private func acknowledge(_ ack: ClientPublishAck) {
-        forgetHeld()
-        lastAcknowledged = .now()
-        handler.send(.tell, ack, method: ClientMethod.publishAck.rawValue)
-    }
-
-    private func forgetHeld() {
-        holdEnd.clear()
-        held = nil
+        acknowledgements.acknowledged(stream, epoch: epoch, next: next)
     }
 
     func publishResume(_ stream: StreamNumber, epoch: UInt32, next: UInt64) {
-        forgetHeld()
+        acknowledgements.clear()
         handler.send(
             .tell,
             ClientPublishResume.with {
@@ -135,15 +95,10 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
     }
 
     func publishFailed(_ stream: StreamNumber, _ error: ApusError) {
-        forgetHeld()
+        acknowledgements.clear()
         if isAnswered {
             handler.send(
-                .tell,
-                ClientStreamState.with {
-                    $0.stream = stream
-                    $0.state = .ended
-                    $0.failure = ClientFailure(error)
-                }, method: ClientMethod.streamState.rawValue)
+                .tell, ClientStreamState(stream, .ended(error)), method: ClientMethod.streamState.rawValue)
         } else {
             isAnswered = true
             handler.fail(call, error)

@@ -47,14 +47,9 @@ final class WebSocketPublisher: PublisherSink, @unchecked Sendable {  // SAFETY:
     private let channel: ChannelID
     private let grant: [UInt8]
     private var isAnswered = false
-    private var lastAcknowledged = MonotonicTime.zero
-    private var held: ClientPublishAck?
-    private lazy var holdEnd = streams.clock.clock.deadline { [weak self] in
-        if let ack = self?.held { self?.acknowledge(ack) }
+    private lazy var acknowledgements = AcknowledgementHold(streams.clock.clock) { [unowned self] in
+        streams.tell("publishAck", $0)
     }
-    /// As at the native edge: an acknowledgement covers all before it, and a frame of audio does not justify one.
-    private static let acknowledgeInterval = Duration.milliseconds(30)
-    private static let holdMax = Duration.milliseconds(60)
 
     init(_ streams: WebSocketStreams, _ request: UInt32, channel: ChannelID, grant: [UInt8]) {
         (self.streams, self.request, self.channel, self.grant) = (streams, request, channel, grant)
@@ -73,31 +68,17 @@ final class WebSocketPublisher: PublisherSink, @unchecked Sendable {  // SAFETY:
     }
 
     func publishAcknowledged(_ stream: StreamNumber, epoch: UInt32, next: UInt64) {
-        let ack = ClientPublishAck.with { ($0.stream, $0.epoch, $0.next) = (stream, epoch, next) }
-        guard MonotonicTime.now() - lastAcknowledged < Self.acknowledgeInterval else { return acknowledge(ack) }
-        if held == nil { holdEnd.set(.now() + Self.holdMax) }
-        held = ack
-    }
-
-    private func acknowledge(_ ack: ClientPublishAck) {
-        forgetHeld()
-        lastAcknowledged = .now()
-        streams.tell("publishAck", ack)
-    }
-
-    private func forgetHeld() {
-        holdEnd.clear()
-        held = nil
+        acknowledgements.acknowledged(stream, epoch: epoch, next: next)
     }
 
     func publishResume(_ stream: StreamNumber, epoch: UInt32, next: UInt64) {
-        forgetHeld()
+        acknowledgements.clear()
         streams.tell(
             "publishResume", ClientPublishResume.with { ($0.stream, $0.next, $0.epoch) = (stream, next, epoch) })
     }
 
     func publishFailed(_ stream: StreamNumber, _ error: ApusError) {
-        forgetHeld()
+        acknowledgements.clear()
         if isAnswered {
             streams.tell("streamState", ClientStreamState(stream, .ended(error)))
         } else {
@@ -105,18 +86,5 @@ final class WebSocketPublisher: PublisherSink, @unchecked Sendable {  // SAFETY:
             streams.fail(request, error)
         }
         streams.forget(stream)
-    }
-}
-
-extension ClientStreamState {
-    fileprivate init(_ stream: StreamNumber, _ phase: StreamPhase) {
-        self.init()
-        self.stream = stream
-        switch phase {
-        case .live: state = .live
-        case .waiting: state = .waiting
-        case .skipped(let count): (state, skipped) = (.skipped, count)
-        case .ended(let error): (state, failure) = (.ended, ClientFailure(error))
-        }
     }
 }
