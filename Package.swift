@@ -293,6 +293,13 @@ let package = Package(
                 log,
             ]),
         layer(
+            "Services", "ApusRecordings",
+            [
+                "ApusCore", "ApusConfiguration", "ApusCrypto", "ApusContract", "ApusMedia", "ApusObjectStore",
+                "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", nioCore, protobuf,
+                lifecycle, coreMetrics, log,
+            ]),
+        layer(
             "Services", "ApusEvents",
             [
                 "ApusCore", "ApusConfiguration", "ApusCrypto", "ApusTraversal", "ApusOutgoing", "ApusWire",
