@@ -99,7 +99,7 @@ final class ScriptedEngine: Sendable {
         typealias OutboundOut = ByteBuffer
 
         private let engine: ScriptedEngine
-        private var decoder = WyomingDecoder()
+        private let reader = WyomingReader()
         private var samples: [Int16] = []
         /// What was heard at a pause. As with other providers, only silence follows, unless the client says that speech
         /// goes on.
@@ -109,7 +109,7 @@ final class ScriptedEngine: Sendable {
 
         func channelRead(context: ChannelHandlerContext, data: NIOAny) {
             do {
-                try decoder.take(unwrapInboundIn(data)) { handle($0, context) }
+                try reader.take(unwrapInboundIn(data)) { handle($0, context) }
             } catch {
                 context.close(promise: nil)
             }

@@ -95,13 +95,13 @@ final class ScriptedSatellite: Sendable {
         typealias InboundIn = ByteBuffer
 
         private let satellite: ScriptedSatellite
-        private var decoder = WyomingDecoder()
+        private let reader = WyomingReader()
 
         init(_ satellite: ScriptedSatellite) { self.satellite = satellite }
 
         func channelRead(context: ChannelHandlerContext, data: NIOAny) {
             do {
-                try decoder.take(unwrapInboundIn(data)) { message throws(ApusError) in try handle(message) }
+                try reader.take(unwrapInboundIn(data)) { message throws(ApusError) in try handle(message) }
             } catch {
                 context.close(promise: nil)
             }

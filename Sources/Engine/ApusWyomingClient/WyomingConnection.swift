@@ -144,7 +144,7 @@ private final class WyomingHandler: ChannelInboundHandler {
     typealias InboundIn = ByteBuffer
 
     private let connection: WyomingConnection
-    private var decoder = WyomingDecoder()
+    private let reader = WyomingReader()
 
     init(_ connection: WyomingConnection) { self.connection = connection }
 
@@ -154,7 +154,7 @@ private final class WyomingHandler: ChannelInboundHandler {
             return connection.fail(ApusError(.frameTooLarge, "the other side sends too much"))
         }
         do throws(ApusError) {
-            try decoder.take(bytes) { connection.receive($0) }
+            try reader.take(bytes) { connection.receive($0) }
         } catch {
             connection.fail(error)
         }

@@ -157,7 +157,7 @@ private final class WyomingServerHandler: ChannelInboundHandler {
 
     private let connections: WyomingConnections
     private let serve: @Sendable (WyomingServerConnection) -> any WyomingServing
-    private var decoder = WyomingDecoder()
+    private let reader = WyomingReader()
     /// Nil: not accepted, or closed.
     private var server: (any WyomingServing)?
 
@@ -181,7 +181,7 @@ private final class WyomingServerHandler: ChannelInboundHandler {
     func channelRead(context: ChannelHandlerContext, data: NIOAny) {
         guard server != nil else { return }
         do throws(ApusError) {
-            try decoder.take(unwrapInboundIn(data)) { message throws(ApusError) in
+            try reader.take(unwrapInboundIn(data)) { message throws(ApusError) in
                 // A client that does not read its answers gets no more of them.
                 guard context.channel.isWritable else { throw ApusError(.slowReader) }
                 server?.received(message)

@@ -1,5 +1,4 @@
 package import ApusCore
-package import NIOCore
 
 /// A Wyoming event with its fields. Events that this project does not use are ``other(_:)``.
 ///
@@ -107,18 +106,5 @@ package enum WyomingMessage: Sendable, Equatable {
 
     private static func event(_ type: String, _ timestamp: Int?) -> WyomingEvent {
         event(type, ["timestamp": timestamp.map { .integer($0) }])
-    }
-}
-
-extension WyomingDecoder {
-    /// Takes bytes of the stream, and hands over the messages that are complete, in order.
-    ///
-    /// - Throws: as ``next()`` and ``WyomingMessage/init(_:)``. The messages before were handed over, and where the
-    ///   next event begins is unknown.
-    package mutating func take(
-        _ bytes: ByteBuffer, _ receive: (WyomingMessage) throws(ApusError) -> Void
-    ) throws(ApusError) {
-        append(bytes)
-        while let event = try next() { try receive(try WyomingMessage(event)) }
     }
 }
