@@ -295,9 +295,9 @@ let package = Package(
         layer(
             "Services", "ApusRecordings",
             [
-                "ApusCore", "ApusConfiguration", "ApusCrypto", "ApusContract", "ApusMedia", "ApusObjectStore",
-                "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", nioCore, protobuf,
-                lifecycle, coreMetrics, log,
+                "ApusCore", "ApusConfiguration", "ApusMedia", "ApusObjectStore", "ApusRecordingLog", "ApusStorage",
+                "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", nioCore, protobuf, lifecycle,
+                coreMetrics, log,
             ]),
         layer(
             "Services", "ApusEvents",
@@ -341,7 +341,7 @@ let package = Package(
             [
                 "ApusCore", "ApusConfiguration", "ApusTracing", "ApusListener", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusCommands",
-                "ApusTimers", "ApusCalls", "ApusAnswering", "ApusEvents", "ApusFirmware", "ApusRelayService",
+                "ApusTimers", "ApusCalls", "ApusAnswering", "ApusEvents", "ApusFirmware", "ApusRecordings", "ApusRelayService",
                 "ApusGateway", "ApusHTTP", "ApusThings", "ApusDialogs", "ApusSpeech", "ApusDeviceAuthorization",
                 "ApusSignIn", nioCore,
                 log,
@@ -458,6 +458,12 @@ let package = Package(
                 tracing, nioCore, nioPosix, protobuf, log,
             ]),
         test("ApusCommandsTests", ["ApusCore", "ApusCommands", protobuf]),
+        test(
+            "ApusRecordingsTests",
+            [
+                "ApusCore", "ApusMedia", "ApusObjectStore", "ApusRecordingLog", "ApusRecordings", "ApusStorage",
+                "ApusTestKit", nioCore,
+            ]),
         test("ApusTimersTests", ["ApusCore", "ApusTimers", protobuf]),
         test("ApusDeviceAuthorizationTests", ["ApusCore", "ApusDeviceAuthorization", protobuf]),
         test(

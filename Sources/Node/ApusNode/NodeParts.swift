@@ -111,7 +111,8 @@ final class NodeParts: Sendable {
         let (media, ports) = (MediaAccess(sessions: sessions, channels: channels), Self.ports(signing, configuration))
         let context = NodeContext(
             view: view, entities: entities, runtime: runtime, dispatcher: dispatcher, records: records,
-            sessions: sessions, topics: topics, ports: ports, group: group, log: nodeLog, limited: limited)
+            sessions: sessions, topics: topics, ports: ports, group: group, conditions: conditions, log: nodeLog,
+            limited: limited)
         nodeServices = try NodeServices(configuration.services, of: context, channels, media)
         let requests = OperatorRequests(
             cluster: cluster, sessions: sessions, channels: channels, name: configuration.cluster,

@@ -8,6 +8,7 @@ import ApusDeviceAuthorization
 import ApusDialogs
 import ApusEvents
 import ApusFirmware
+import ApusRecordings
 import ApusSessions
 import ApusSignIn
 import ApusSpeech
@@ -22,7 +23,7 @@ package enum ProgramServices {
     private static let own: [any NodeService.Type] = [
         ProductService.self, CommandService.self, ThingService.self, TimerService.self, EventService.self,
         AnsweringService.self, CallService.self, FirmwareService.self, DialogService.self,
-        SpeechService.self, DeviceAuthorizationService.self, SignInService.self,
+        SpeechService.self, DeviceAuthorizationService.self, SignInService.self, RecordingService.self,
     ]
 
     private static let carried = Mutex<[any NodeService.Type]>([])

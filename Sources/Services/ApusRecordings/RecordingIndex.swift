@@ -27,6 +27,20 @@ package struct RecordingIndex: Sendable {
             RecordingRecords.plans, RecordingRecords.planKey(device.rawValue, UInt32(source)))
     }
 
+    /// The plans of channels of devices.
+    func plans(of channels: Set<ChannelID>) async throws(ApusError) -> [ChannelID: RecordingPlan] {
+        let all = channels.sorted()
+        var found: [ChannelID: RecordingPlan] = [:]
+        for start in stride(from: 0, to: all.count, by: RecordLimits.pageCountMax) {
+            let part = all[start..<min(start + RecordLimits.pageCountMax, all.count)]
+            let keys = part.map { RecordingRecords.planKey($0.owner.wireName, UInt32($0.source)) }
+            for (channel, record) in zip(part, try await store.records(RecordingRecords.plans, keys)) {
+                found[channel] = record?.body
+            }
+        }
+        return found
+    }
+
     package func head(of channel: RecordedChannel) async throws(ApusError) -> Record<RecordingHead>? {
         try await store.record(RecordingRecords.heads, channel.key)
     }

@@ -1,4 +1,5 @@
 import ApusCore
+import ApusCrypto
 package import NIOCore
 
 /// The identity of a run: a stretch of a channel's recording with one publisher's epoch, one set of configurations and
@@ -14,6 +15,9 @@ package struct SegmentRunID: Sendable, Hashable, CustomStringConvertible {
         guard bytes.count == Self.byteCount else { return nil }
         self.bytes = bytes
     }
+
+    /// The id of a run that a text identifies.
+    package init(of text: String) { bytes = Array(SHA256.hash(data: Array(text.utf8)).prefix(Self.byteCount)) }
 
     /// 32 hexadecimal digits.
     package var description: String { Hexadecimal.text(bytes) }

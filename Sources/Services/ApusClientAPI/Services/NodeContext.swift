@@ -25,6 +25,8 @@ package struct NodeContext: Sendable {
     package let ports: ServicePorts
     /// The event loops of clients and channels.
     package let group: any EventLoopGroup
+    /// What keeps the node from full service. A service raises and clears its own.
+    package let conditions: NodeConditions
     package let log: Logger
     /// Limits log messages that unauthenticated traffic can cause.
     package let limited: LogLimiter
@@ -32,10 +34,10 @@ package struct NodeContext: Sendable {
     package init(
         view: ClusterView, entities: EntityRegistry, runtime: EntityRuntime, dispatcher: NodeDispatcher,
         records: any RecordStore, sessions: SessionService, topics: TopicService, ports: ServicePorts,
-        group: any EventLoopGroup, log: Logger, limited: LogLimiter
+        group: any EventLoopGroup, conditions: NodeConditions, log: Logger, limited: LogLimiter
     ) {
         (self.view, self.entities, self.runtime, self.dispatcher) = (view, entities, runtime, dispatcher)
         (self.records, self.sessions, self.topics, self.ports) = (records, sessions, topics, ports)
-        (self.group, self.log, self.limited) = (group, log, limited)
+        (self.group, self.conditions, self.log, self.limited) = (group, conditions, log, limited)
     }
 }

@@ -100,40 +100,120 @@ package nonisolated struct RecordingPlan: Sendable {
 }
 
 /// How far the recording of a channel for an account is in the object store and in the index.
-package nonisolated struct RecordingHead: Sendable {
+package nonisolated struct RecordingHead: @unchecked Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  package var account: String = String()
+  package var account: String {
+    get {_storage._account}
+    set {_uniqueStorage()._account = newValue}
+  }
 
-  package var device: String = String()
+  package var device: String {
+    get {_storage._device}
+    set {_uniqueStorage()._device = newValue}
+  }
 
-  package var source: UInt32 = 0
+  package var source: UInt32 {
+    get {_storage._source}
+    set {_uniqueStorage()._source = newValue}
+  }
 
   /// The position of the last frame that is sealed.
-  package var epoch: UInt32 = 0
+  package var epoch: UInt32 {
+    get {_storage._epoch}
+    set {_uniqueStorage()._epoch = newValue}
+  }
 
-  package var sequence: UInt64 = 0
+  package var sequence: UInt64 {
+    get {_storage._sequence}
+    set {_uniqueStorage()._sequence = newValue}
+  }
 
   /// Frames that were missing where the recording was sealed; a node that has them adds them. In their order, at most 64.
-  package var gaps: [RecordingGap] = []
+  package var gaps: [RecordingGap] {
+    get {_storage._gaps}
+    set {_uniqueStorage()._gaps = newValue}
+  }
 
-  package var bytes: UInt64 = 0
+  package var bytes: UInt64 {
+    get {_storage._bytes}
+    set {_uniqueStorage()._bytes = newValue}
+  }
 
-  package var segments: UInt64 = 0
+  package var segments: UInt64 {
+    get {_storage._segments}
+    set {_uniqueStorage()._segments = newValue}
+  }
 
   /// UTC in microseconds: the start of the oldest segment, and the end of the newest one.
-  package var firstUs: Int64 = 0
+  package var firstUs: Int64 {
+    get {_storage._firstUs}
+    set {_uniqueStorage()._firstUs = newValue}
+  }
 
-  package var endUs: Int64 = 0
+  package var endUs: Int64 {
+    get {_storage._endUs}
+    set {_uniqueStorage()._endUs = newValue}
+  }
 
-  /// The run of the newest segment.
-  package var run: Data = Data()
+  /// The run of the newest segment, which the next one continues if nothing is between them.
+  package var run: RecordingRun {
+    get {_storage._run ?? RecordingRun()}
+    set {_uniqueStorage()._run = newValue}
+  }
+  /// Returns true if `run` has been explicitly set.
+  package var hasRun: Bool {_storage._run != nil}
+  /// Clears the value of `run`. Subsequent reads from it will return its default value.
+  package mutating func clearRun() {_uniqueStorage()._run = nil}
+
+  /// UTC less the publisher's time, in microseconds, at the end of the newest segment.
+  package var clockUs: Int64 {
+    get {_storage._clockUs}
+    set {_uniqueStorage()._clockUs = newValue}
+  }
+
+  /// The publisher's time at time 0 of the run's time line.
+  package var runBaseUs: Int64 {
+    get {_storage._runBaseUs}
+    set {_uniqueStorage()._runBaseUs = newValue}
+  }
+
+  /// The publisher ended the epoch, and nothing of it is missing after the position.
+  package var ended: Bool {
+    get {_storage._ended}
+    set {_uniqueStorage()._ended = newValue}
+  }
+
+  /// The number of the next fragment of the run.
+  package var fragment: UInt32 {
+    get {_storage._fragment}
+    set {_uniqueStorage()._fragment = newValue}
+  }
+
+  /// The next segment begins another run, or also has another clock.
+  package var runEnded: Bool {
+    get {_storage._runEnded}
+    set {_uniqueStorage()._runEnded = newValue}
+  }
+
+  package var clockEnded: Bool {
+    get {_storage._clockEnded}
+    set {_uniqueStorage()._clockEnded = newValue}
+  }
+
+  /// For how long the last plan keeps the recordings.
+  package var days: UInt32 {
+    get {_storage._days}
+    set {_uniqueStorage()._days = newValue}
+  }
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
+
+  fileprivate var _storage = _StorageClass.defaultInstance
 }
 
 /// Frames of one epoch that are not recorded, both included.
@@ -337,79 +417,188 @@ nonisolated extension RecordingPlan: SwiftProtobuf.Message, SwiftProtobuf._Messa
 
 nonisolated extension RecordingHead: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Head"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}device\0\u{1}source\0\u{1}epoch\0\u{1}sequence\0\u{1}gaps\0\u{1}bytes\0\u{1}segments\0\u{3}first_us\0\u{3}end_us\0\u{1}run\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}device\0\u{1}source\0\u{1}epoch\0\u{1}sequence\0\u{1}gaps\0\u{1}bytes\0\u{1}segments\0\u{3}first_us\0\u{3}end_us\0\u{1}run\0\u{3}clock_us\0\u{3}run_base_us\0\u{1}ended\0\u{1}fragment\0\u{1}days\0\u{3}run_ended\0\u{3}clock_ended\0")
+
+  fileprivate class _StorageClass {
+    var _account: String = String()
+    var _device: String = String()
+    var _source: UInt32 = 0
+    var _epoch: UInt32 = 0
+    var _sequence: UInt64 = 0
+    var _gaps: [RecordingGap] = []
+    var _bytes: UInt64 = 0
+    var _segments: UInt64 = 0
+    var _firstUs: Int64 = 0
+    var _endUs: Int64 = 0
+    var _run: RecordingRun? = nil
+    var _clockUs: Int64 = 0
+    var _runBaseUs: Int64 = 0
+    var _ended: Bool = false
+    var _fragment: UInt32 = 0
+    var _runEnded: Bool = false
+    var _clockEnded: Bool = false
+    var _days: UInt32 = 0
+
+      // This property is used as the initial default value for new instances of the type.
+      // The type itself is protecting the reference to its storage via CoW semantics.
+      // This will force a copy to be made of this reference when the first mutation occurs;
+      // hence, it is safe to mark this as `nonisolated(unsafe)`.
+      static nonisolated(unsafe) let defaultInstance = _StorageClass()
+
+    private init() {}
+
+    init(copying source: _StorageClass) {
+      _account = source._account
+      _device = source._device
+      _source = source._source
+      _epoch = source._epoch
+      _sequence = source._sequence
+      _gaps = source._gaps
+      _bytes = source._bytes
+      _segments = source._segments
+      _firstUs = source._firstUs
+      _endUs = source._endUs
+      _run = source._run
+      _clockUs = source._clockUs
+      _runBaseUs = source._runBaseUs
+      _ended = source._ended
+      _fragment = source._fragment
+      _runEnded = source._runEnded
+      _clockEnded = source._clockEnded
+      _days = source._days
+    }
+  }
+
+  fileprivate mutating func _uniqueStorage() -> _StorageClass {
+    if !isKnownUniquelyReferenced(&_storage) {
+      _storage = _StorageClass(copying: _storage)
+    }
+    return _storage
+  }
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
-    while let fieldNumber = try decoder.nextFieldNumber() {
-      // The use of inline closures is to circumvent an issue where the compiler
-      // allocates stack space for every case branch when no optimizations are
-      // enabled. https://github.com/apple/swift-protobuf/issues/1034
-      switch fieldNumber {
-      case 1: try { try decoder.decodeSingularStringField(value: &self.account) }()
-      case 2: try { try decoder.decodeSingularStringField(value: &self.device) }()
-      case 3: try { try decoder.decodeSingularUInt32Field(value: &self.source) }()
-      case 4: try { try decoder.decodeSingularUInt32Field(value: &self.epoch) }()
-      case 5: try { try decoder.decodeSingularUInt64Field(value: &self.sequence) }()
-      case 6: try { try decoder.decodeRepeatedMessageField(value: &self.gaps) }()
-      case 7: try { try decoder.decodeSingularUInt64Field(value: &self.bytes) }()
-      case 8: try { try decoder.decodeSingularUInt64Field(value: &self.segments) }()
-      case 9: try { try decoder.decodeSingularInt64Field(value: &self.firstUs) }()
-      case 10: try { try decoder.decodeSingularInt64Field(value: &self.endUs) }()
-      case 11: try { try decoder.decodeSingularBytesField(value: &self.run) }()
-      default: break
+    _ = _uniqueStorage()
+    try withExtendedLifetime(_storage) { (_storage: _StorageClass) in
+      while let fieldNumber = try decoder.nextFieldNumber() {
+        // The use of inline closures is to circumvent an issue where the compiler
+        // allocates stack space for every case branch when no optimizations are
+        // enabled. https://github.com/apple/swift-protobuf/issues/1034
+        switch fieldNumber {
+        case 1: try { try decoder.decodeSingularStringField(value: &_storage._account) }()
+        case 2: try { try decoder.decodeSingularStringField(value: &_storage._device) }()
+        case 3: try { try decoder.decodeSingularUInt32Field(value: &_storage._source) }()
+        case 4: try { try decoder.decodeSingularUInt32Field(value: &_storage._epoch) }()
+        case 5: try { try decoder.decodeSingularUInt64Field(value: &_storage._sequence) }()
+        case 6: try { try decoder.decodeRepeatedMessageField(value: &_storage._gaps) }()
+        case 7: try { try decoder.decodeSingularUInt64Field(value: &_storage._bytes) }()
+        case 8: try { try decoder.decodeSingularUInt64Field(value: &_storage._segments) }()
+        case 9: try { try decoder.decodeSingularInt64Field(value: &_storage._firstUs) }()
+        case 10: try { try decoder.decodeSingularInt64Field(value: &_storage._endUs) }()
+        case 11: try { try decoder.decodeSingularMessageField(value: &_storage._run) }()
+        case 12: try { try decoder.decodeSingularInt64Field(value: &_storage._clockUs) }()
+        case 13: try { try decoder.decodeSingularInt64Field(value: &_storage._runBaseUs) }()
+        case 14: try { try decoder.decodeSingularBoolField(value: &_storage._ended) }()
+        case 15: try { try decoder.decodeSingularUInt32Field(value: &_storage._fragment) }()
+        case 16: try { try decoder.decodeSingularUInt32Field(value: &_storage._days) }()
+        case 17: try { try decoder.decodeSingularBoolField(value: &_storage._runEnded) }()
+        case 18: try { try decoder.decodeSingularBoolField(value: &_storage._clockEnded) }()
+        default: break
+        }
       }
     }
   }
 
   package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
-    if !self.account.isEmpty {
-      try visitor.visitSingularStringField(value: self.account, fieldNumber: 1)
-    }
-    if !self.device.isEmpty {
-      try visitor.visitSingularStringField(value: self.device, fieldNumber: 2)
-    }
-    if self.source != 0 {
-      try visitor.visitSingularUInt32Field(value: self.source, fieldNumber: 3)
-    }
-    if self.epoch != 0 {
-      try visitor.visitSingularUInt32Field(value: self.epoch, fieldNumber: 4)
-    }
-    if self.sequence != 0 {
-      try visitor.visitSingularUInt64Field(value: self.sequence, fieldNumber: 5)
-    }
-    if !self.gaps.isEmpty {
-      try visitor.visitRepeatedMessageField(value: self.gaps, fieldNumber: 6)
-    }
-    if self.bytes != 0 {
-      try visitor.visitSingularUInt64Field(value: self.bytes, fieldNumber: 7)
-    }
-    if self.segments != 0 {
-      try visitor.visitSingularUInt64Field(value: self.segments, fieldNumber: 8)
-    }
-    if self.firstUs != 0 {
-      try visitor.visitSingularInt64Field(value: self.firstUs, fieldNumber: 9)
-    }
-    if self.endUs != 0 {
-      try visitor.visitSingularInt64Field(value: self.endUs, fieldNumber: 10)
-    }
-    if !self.run.isEmpty {
-      try visitor.visitSingularBytesField(value: self.run, fieldNumber: 11)
+    try withExtendedLifetime(_storage) { (_storage: _StorageClass) in
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every if/case branch local when no optimizations
+      // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+      // https://github.com/apple/swift-protobuf/issues/1182
+      if !_storage._account.isEmpty {
+        try visitor.visitSingularStringField(value: _storage._account, fieldNumber: 1)
+      }
+      if !_storage._device.isEmpty {
+        try visitor.visitSingularStringField(value: _storage._device, fieldNumber: 2)
+      }
+      if _storage._source != 0 {
+        try visitor.visitSingularUInt32Field(value: _storage._source, fieldNumber: 3)
+      }
+      if _storage._epoch != 0 {
+        try visitor.visitSingularUInt32Field(value: _storage._epoch, fieldNumber: 4)
+      }
+      if _storage._sequence != 0 {
+        try visitor.visitSingularUInt64Field(value: _storage._sequence, fieldNumber: 5)
+      }
+      if !_storage._gaps.isEmpty {
+        try visitor.visitRepeatedMessageField(value: _storage._gaps, fieldNumber: 6)
+      }
+      if _storage._bytes != 0 {
+        try visitor.visitSingularUInt64Field(value: _storage._bytes, fieldNumber: 7)
+      }
+      if _storage._segments != 0 {
+        try visitor.visitSingularUInt64Field(value: _storage._segments, fieldNumber: 8)
+      }
+      if _storage._firstUs != 0 {
+        try visitor.visitSingularInt64Field(value: _storage._firstUs, fieldNumber: 9)
+      }
+      if _storage._endUs != 0 {
+        try visitor.visitSingularInt64Field(value: _storage._endUs, fieldNumber: 10)
+      }
+      try { if let v = _storage._run {
+        try visitor.visitSingularMessageField(value: v, fieldNumber: 11)
+      } }()
+      if _storage._clockUs != 0 {
+        try visitor.visitSingularInt64Field(value: _storage._clockUs, fieldNumber: 12)
+      }
+      if _storage._runBaseUs != 0 {
+        try visitor.visitSingularInt64Field(value: _storage._runBaseUs, fieldNumber: 13)
+      }
+      if _storage._ended != false {
+        try visitor.visitSingularBoolField(value: _storage._ended, fieldNumber: 14)
+      }
+      if _storage._fragment != 0 {
+        try visitor.visitSingularUInt32Field(value: _storage._fragment, fieldNumber: 15)
+      }
+      if _storage._days != 0 {
+        try visitor.visitSingularUInt32Field(value: _storage._days, fieldNumber: 16)
+      }
+      if _storage._runEnded != false {
+        try visitor.visitSingularBoolField(value: _storage._runEnded, fieldNumber: 17)
+      }
+      if _storage._clockEnded != false {
+        try visitor.visitSingularBoolField(value: _storage._clockEnded, fieldNumber: 18)
+      }
     }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: RecordingHead, rhs: RecordingHead) -> Bool {
-    if lhs.account != rhs.account {return false}
-    if lhs.device != rhs.device {return false}
-    if lhs.source != rhs.source {return false}
-    if lhs.epoch != rhs.epoch {return false}
-    if lhs.sequence != rhs.sequence {return false}
-    if lhs.gaps != rhs.gaps {return false}
-    if lhs.bytes != rhs.bytes {return false}
-    if lhs.segments != rhs.segments {return false}
-    if lhs.firstUs != rhs.firstUs {return false}
-    if lhs.endUs != rhs.endUs {return false}
-    if lhs.run != rhs.run {return false}
+    if lhs._storage !== rhs._storage {
+      let storagesAreEqual: Bool = withExtendedLifetime((lhs._storage, rhs._storage)) { (_args: (_StorageClass, _StorageClass)) in
+        let _storage = _args.0
+        let rhs_storage = _args.1
+        if _storage._account != rhs_storage._account {return false}
+        if _storage._device != rhs_storage._device {return false}
+        if _storage._source != rhs_storage._source {return false}
+        if _storage._epoch != rhs_storage._epoch {return false}
+        if _storage._sequence != rhs_storage._sequence {return false}
+        if _storage._gaps != rhs_storage._gaps {return false}
+        if _storage._bytes != rhs_storage._bytes {return false}
+        if _storage._segments != rhs_storage._segments {return false}
+        if _storage._firstUs != rhs_storage._firstUs {return false}
+        if _storage._endUs != rhs_storage._endUs {return false}
+        if _storage._run != rhs_storage._run {return false}
+        if _storage._clockUs != rhs_storage._clockUs {return false}
+        if _storage._runBaseUs != rhs_storage._runBaseUs {return false}
+        if _storage._ended != rhs_storage._ended {return false}
+        if _storage._fragment != rhs_storage._fragment {return false}
+        if _storage._runEnded != rhs_storage._runEnded {return false}
+        if _storage._clockEnded != rhs_storage._clockEnded {return false}
+        if _storage._days != rhs_storage._days {return false}
+        return true
+      }
+      if !storagesAreEqual {return false}
+    }
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

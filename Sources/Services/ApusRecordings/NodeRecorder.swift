@@ -1,0 +1,123 @@
+import ApusChannels
+import ApusCore
+import ApusMedia
+import ApusObjectStore
+import ApusRecordingLog
+import ApusStorage
+import CoreMetrics
+import NIOCore
+import Synchronization
+
+/// Records the channels of a node, with an open log and an open object store.
+///
+/// Concurrency model: one task, ``run()``, takes frames, writes the log and decides what is sealed; a few others seal.
+/// A `Mutex` guards the channels that are being sealed.
+final class NodeRecorder: Sendable {
+    /// A channel that is to be sealed.
+    struct Seal: Sendable {
+        var channel: RecordedChannel
+        /// Nil: only whole segments. Otherwise all frames, and why the last segment ends.
+        var end: SegmentEnd?
+        /// Only what fills gaps, and what the log may forget.
+        var isRelease = false
+    }
+
+    let objects: any ObjectStore
+    private let service: RecordingService
+    private let log: RecordingLog
+    private let sealer: RecordingSealer
+    private let sealing = Mutex<[RecordedChannel: [CheckedContinuation<Void, Never>]]>([:])
+    private let seals = WorkQueue<Seal>(countMax: nil)
+
+    init(_ service: RecordingService, _ log: RecordingLog, _ objects: any ObjectStore) {
+        (self.service, self.log, self.objects) = (service, log, objects)
+        var cuts = RecordingCutter.Limits()
+        cuts.duration = service.configuration.segmentDuration
+        sealer = RecordingSealer(log: log, objects: objects, index: service.index, limits: cuts)
+    }
+
+    /// Records until the task is cancelled.
+    func run() async {
+        await withDiscardingTaskGroup { group in
+            group.addTask { await self.takeFrames() }
+            group.addTask { await RecordingPurge(self.service.index, self.objects, self.service).run() }
+            group.addTask {
+                await self.seals.run(atMost: self.service.configuration.sealsMax) { await self.seal($0) }
+            }
+        }
+    }
+
+    // MARK: - Frames
+
+    private func takeFrames() async {
+        var turns = RecordingTurns(service, log)
+        while !Task.isCancelled {
+            let start = MonotonicTime.now()
+            await turns.take(now: start)
+            do throws(ApusError) {
+                try await log.write()
+                service.meters.writeTime.recordNanoseconds(Int64((MonotonicTime.now() - start).nanoseconds))
+            } catch {
+                service.raise(error)
+            }
+            for seal in turns.due(now: .now()) { request(seal) }
+            let rest = service.configuration.writeInterval - (MonotonicTime.now() - start)
+            if rest > .zero { try? await Task.sleep(for: rest) }
+        }
+        turns.close()
+        // What came until the end is in the log before it is closed.
+        try? await log.write()
+    }
+
+    // MARK: - Sealing
+
+    private func request(_ seal: Seal) {
+        let isNew = sealing.withLock { sealing in
+            guard sealing[seal.channel] == nil else { return false }
+            sealing[seal.channel] = []
+            return true
+        }
+        if isNew { seals.add(seal) }
+    }
+
+    private func seal(_ seal: Seal) async {
+        do throws(ApusError) {
+            var outcome = RecordingSealer.Outcome()
+            if seal.isRelease {
+                try await sealer.release(seal.channel, &outcome)
+            } else {
+                outcome = try await sealer.seal(seal.channel, end: seal.end)
+            }
+            service.meters.segments.increment(by: Int64(outcome.segmentCount))
+            service.meters.bytes.increment(by: Int64(outcome.byteCount))
+            if outcome.droppedCount > 0 { service.meters.dropped.increment(by: Int64(outcome.droppedCount)) }
+            if outcome.segmentCount > 0 { service.clear() }
+        } catch {
+            if error.code != .cancelled {
+                service.meters.failures.increment()
+                service.raise(error)
+            }
+        }
+        let waiting = sealing.withLock { $0.removeValue(forKey: seal.channel) } ?? []
+        for one in waiting { one.resume() }
+    }
+
+    /// Seals everything of a channel, and waits for it.
+    func flush(_ channel: RecordedChannel, timeout: Duration) async {
+        await wait(for: channel)
+        request(Seal(channel: channel, end: .continues))
+        await wait(for: channel)
+    }
+
+    /// Waits until the channel is not being sealed.
+    private func wait(for channel: RecordedChannel) async {
+        await withCheckedContinuation { continuation in
+            let isDone = sealing.withLock { sealing in
+                guard sealing[channel] != nil else { return true }
+                sealing[channel]?.append(continuation)
+                return false
+            }
+            if isDone { continuation.resume() }
+        }
+    }
+}

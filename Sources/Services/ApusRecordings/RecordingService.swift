@@ -1,0 +1,116 @@
+import ApusChannels
+package import ApusClientAPI
+import ApusCluster
+package import ApusCore
+package import ApusObjectStore
+import ApusMedia
+import ApusRecordingLog
+import ApusSessions
+package import ApusStorage
+import CoreMetrics
+import Logging
+import NIOCore
+package import ServiceLifecycle
+import Synchronization
+
+/// Records the channels of devices that have a plan (IV-E2, docs/cluster-recordings.md).
+///
+/// The primary and the standby of a channel both log its frames (``RecordingLog``), each in one file for all channels,
+/// which is synced once for all of them. The owner of the shard seals the frames of its log into segments
+/// (``RecordingSealer``), and both forget what is sealed. A publisher never waits for a disk.
+///
+/// Concurrency model: any thread. A `Mutex` guards the recorder.
+package final class RecordingService: NodeService, Service {
+    package static let name = "Recordings"
+    package static let records = RecordingRecords.catalogue
+
+    let configuration: RecordingConfiguration
+    let view: ClusterView
+    let index: RecordingIndex
+    let sessions: SessionRecords
+    let channels: ChannelService
+    let meters = RecordingMetrics()
+    let limited: LogLimiter
+    private let group: any EventLoopGroup
+    private let conditions: NodeConditions
+    /// What records, while the log and the object store are open.
+    private let recorder = Mutex<NodeRecorder?>(nil)
+
+    private static let condition = NodeConditions.Kind("recordings", isUnhealthy: false)
+
+    package init(_ configuration: RecordingConfiguration, of node: NodeContext) throws(ApusError) {
+        (self.configuration, view, group, limited) = (configuration, node.view, node.group, node.limited)
+        (index, sessions, conditions) = (
+            RecordingIndex(node.records), SessionRecords(node.records), node.conditions
+        )
+        channels = try node.ports.one(ChannelService.self)
+    }
+
+    package var work: [any Service] { [self] }
+
+    var nowMs: Int64 { view.clock.wallMilliseconds() }
+
+    /// Records until the node stops. While the log or the object store cannot be opened, it tries again.
+    package func run() async throws {
+        await cancelWhenGracefulShutdown { [self] in
+            while !Task.isCancelled {
+                do throws(ApusError) {
+                    try await record()
+                } catch {
+                    raise(error)
+                }
+                try? await Task.sleep(for: .seconds(5))
+            }
+        }
+    }
+
+    private func record() async throws(ApusError) {
+        let objects = try await configuration.objects.open(defaultDirectory: configuration.objectDirectory)
+        var limits = RecordingLogLimits()
+        limits.fileCountMax = max(limits.fileCountMin, configuration.logByteCountMax / limits.fileByteCount)
+        let log = try RecordingLog(directory: configuration.logDirectory, limits: limits)
+        let recorder = NodeRecorder(self, log, objects)
+        self.recorder.withLock { $0 = recorder }
+        await recorder.run()
+        self.recorder.withLock { $0 = nil }
+        await log.close()
+        await objects.shutdown()
+    }
+
+    /// The objects of the segments.
+    ///
+    /// - Throws: 21025 while they cannot be used.
+    package func objects() throws(ApusError) -> any ObjectStore {
+        guard let recorder = recorder.withLock(\.self) else {
+            throw ApusError(.unavailable, "the recordings are not available at this node")
+        }
+        return recorder.objects
+    }
+
+    /// Puts what has been recorded of a channel into the index, if this node owns its shard. Returns when it is there,
+    /// or after the time-out.
+    package func flush(_ channel: RecordedChannel, timeout: Duration) async {
+        guard let recorder = recorder.withLock(\.self), view.isLocal(channel.channel.shard) else { return }
+        await recorder.flush(channel, timeout: timeout)
+    }
+
+    // MARK: - Conditions
+
+    func raise(_ error: ApusError) {
+        guard error.code != .cancelled else { return }
+        conditions.raise(Self.condition, "recordings are not stored: \(error)")
+        limited.log(.warning, "Recordings are not stored", metadata: Logger.facts(of: error))
+    }
+
+    func clear() { conditions.clear(Self.condition) }
+
+    // MARK: - Taps
+
+    /// Receives what the channel holds behind a position; without one all of it, also of the time before the tap.
+    func tap(_ channel: RecordedChannel, after position: FramePosition?) async throws(ApusError) -> FrameTap {
+        try await channels.tap(
+            channel.channel, of: channel.account, after: position ?? FramePosition(epoch: 0, sequence: 0),
+            on: group.next(),
+            byteCountMax: RecordingConfiguration.tapByteCountMax)
+    }
+}
