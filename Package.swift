@@ -162,6 +162,12 @@ let package = Package(
                 "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusHTTPClient", nioCore, dequeModule, coreMetrics,
             ]),
         layer(
+            "Engine", "ApusRecordingLog",
+            [
+                "ApusCore", "ApusCrypto", "ApusThreads", "ApusMedia", "CApusMemory", nioCore, dequeModule,
+                orderedCollections,
+            ]),
+        layer(
             "Engine", "ApusTransport",
             [
                 "ApusCore", "ApusCrypto", "ApusTracing", "ApusListener", "ApusWire", "ApusThreads", "ApusTLS",
@@ -491,6 +497,10 @@ let package = Package(
             "ApusObjectStoreTests",
             ["ApusCore", "ApusCrypto", "ApusObjectStore", "ApusTestKit"],
             exclude: ["Servers"]),
+        test(
+            "ApusRecordingLogTests",
+            ["ApusCore", "ApusMedia", "ApusRecordingLog", "ApusTestKit", "CApusMemory", nioCore],
+            for: .speed),
         test("ApusHTTPClientTests", ["ApusCore", "ApusHTTPClient", "ApusTestKit", nioCore, nioPosix]),
         test("ApusEventsTests", ["ApusCore", "ApusContract", "ApusStorage", "ApusTraversal", "ApusEvents", protobuf]),
         test("ApusGrammarTests", ["ApusCore", "ApusGrammar"]),

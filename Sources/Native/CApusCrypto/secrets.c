@@ -49,27 +49,31 @@ static int end(EVP_CIPHER_CTX *context, int is_done) {
 }
 
 int apus_gcm_seal(
-    const uint8_t *key, const uint8_t *nonce, const void *plain, size_t count, uint8_t *sealed, uint8_t *tag) {
-    EVP_CIPHER_CTX *context = gcm_context();
+    const uint8_t *key, const uint8_t *nonce, const void *context, size_t context_count, const void *plain,
+    size_t count, uint8_t *sealed, uint8_t *tag) {
+    EVP_CIPHER_CTX *cipher = gcm_context();
     int written = 0;
-    int is_done = context && count <= INT_MAX
-        && EVP_EncryptInit_ex2(context, apus_library_get()->gcm, key, nonce, NULL) == 1
-        && (count == 0 || EVP_EncryptUpdate(context, sealed, &written, plain, (int)count) == 1)
-        && EVP_EncryptFinal_ex(context, tag, &written) == 1
-        && EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_GET_TAG, APUS_GCM_TAG_SIZE, tag) == 1;
-    return end(context, is_done);
+    int is_done = cipher && count <= INT_MAX && context_count <= INT_MAX
+        && EVP_EncryptInit_ex2(cipher, apus_library_get()->gcm, key, nonce, NULL) == 1
+        && (context_count == 0 || EVP_EncryptUpdate(cipher, NULL, &written, context, (int)context_count) == 1)
+        && (count == 0 || EVP_EncryptUpdate(cipher, sealed, &written, plain, (int)count) == 1)
+        && EVP_EncryptFinal_ex(cipher, tag, &written) == 1
+        && EVP_CIPHER_CTX_ctrl(cipher, EVP_CTRL_AEAD_GET_TAG, APUS_GCM_TAG_SIZE, tag) == 1;
+    return end(cipher, is_done);
 }
 
 int apus_gcm_open(
-    const uint8_t *key, const uint8_t *nonce, const void *sealed, size_t count, const uint8_t *tag, uint8_t *plain) {
-    EVP_CIPHER_CTX *context = gcm_context();
+    const uint8_t *key, const uint8_t *nonce, const void *context, size_t context_count, const void *sealed,
+    size_t count, const uint8_t *tag, uint8_t *plain) {
+    EVP_CIPHER_CTX *cipher = gcm_context();
     uint8_t none[APUS_GCM_TAG_SIZE];
     int written = 0;
-    int is_done = context && count <= INT_MAX
-        && EVP_DecryptInit_ex2(context, apus_library_get()->gcm, key, nonce, NULL) == 1
-        && (count == 0 || EVP_DecryptUpdate(context, plain, &written, sealed, (int)count) == 1)
-        && EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_SET_TAG, APUS_GCM_TAG_SIZE, (void *)tag) == 1
-        && EVP_DecryptFinal_ex(context, none, &written) == 1;
+    int is_done = cipher && count <= INT_MAX && context_count <= INT_MAX
+        && EVP_DecryptInit_ex2(cipher, apus_library_get()->gcm, key, nonce, NULL) == 1
+        && (context_count == 0 || EVP_DecryptUpdate(cipher, NULL, &written, context, (int)context_count) == 1)
+        && (count == 0 || EVP_DecryptUpdate(cipher, plain, &written, sealed, (int)count) == 1)
+        && EVP_CIPHER_CTX_ctrl(cipher, EVP_CTRL_AEAD_SET_TAG, APUS_GCM_TAG_SIZE, (void *)tag) == 1
+        && EVP_DecryptFinal_ex(cipher, none, &written) == 1;
     if (!is_done) OPENSSL_cleanse(plain, count);
-    return end(context, is_done);
+    return end(cipher, is_done);
 }

@@ -61,12 +61,15 @@ int apus_hkdf(
 
 enum { APUS_GCM_KEY_SIZE = 32, APUS_GCM_NONCE_SIZE = 12, APUS_GCM_TAG_SIZE = 16 };
 
-/// Seals with AES-256-GCM (NIST SP 800-38D): 1, or 0 if it fails. `sealed` receives `count` bytes.
+/// Seals with AES-256-GCM (NIST SP 800-38D): 1, or 0 if it fails. `sealed` receives `count` bytes. The tag is also one of
+/// `context`, which is not sealed and may be empty.
 int apus_gcm_seal(
-    const uint8_t *key, const uint8_t *nonce, const void *plain, size_t count, uint8_t *sealed, uint8_t *tag);
-/// Opens what apus_gcm_seal made: 1, or 0 if the key, the nonce, the bytes or the tag are others.
+    const uint8_t *key, const uint8_t *nonce, const void *context, size_t context_count, const void *plain,
+    size_t count, uint8_t *sealed, uint8_t *tag);
+/// Opens what apus_gcm_seal made: 1, or 0 if the key, the nonce, the context, the bytes or the tag are others.
 int apus_gcm_open(
-    const uint8_t *key, const uint8_t *nonce, const void *sealed, size_t count, const uint8_t *tag, uint8_t *plain);
+    const uint8_t *key, const uint8_t *nonce, const void *context, size_t context_count, const void *sealed,
+    size_t count, const uint8_t *tag, uint8_t *plain);
 
 // MARK: Keys of signatures and agreements
 
