@@ -245,3 +245,50 @@ extension ClientRollOutFirmwareRequest: BoundedMessage {
 extension ClientReadFirmwareRequest: BoundedMessage {
     package var isWithinBounds: Bool { offset <= FirmwareManifest.sizeMax }
 }
+
+extension ClientListRecordedChannelsRequest: BoundedMessage {}
+
+extension ClientGetRecordingPlanRequest: BoundedMessage {
+    package var isWithinBounds: Bool { source <= UInt32(UInt16.max) }
+}
+
+extension ClientEndRecordingPlanRequest: BoundedMessage {
+    package var isWithinBounds: Bool { source <= UInt32(UInt16.max) }
+}
+
+extension ClientSetRecordingPlanRequest: BoundedMessage {
+    package var isWithinBounds: Bool {
+        source <= UInt32(UInt16.max) && bytesMax <= UInt64(Int64.max) && start.isUnixTime && end.isUnixTime
+    }
+}
+
+extension ClientListRecordingDaysRequest: BoundedMessage {
+    package var isWithinBounds: Bool { source <= UInt32(UInt16.max) }
+}
+
+extension ClientListRecordingTimesRequest: BoundedMessage {
+    package var isWithinBounds: Bool { source <= UInt32(UInt16.max) && start.isUnixTime && end.isUnixTime }
+}
+
+extension ClientGetRecordingAddressRequest: BoundedMessage {
+    package var isWithinBounds: Bool { source <= UInt32(UInt16.max) && start.isUnixTime && end.isUnixTime }
+}
+
+extension ClientDeleteRecordingsRequest: BoundedMessage {
+    package var isWithinBounds: Bool { source <= UInt32(UInt16.max) && start.isUnixTime && end.isUnixTime }
+}
+
+extension ClientProtectRecordingsRequest: BoundedMessage {
+    package var isWithinBounds: Bool {
+        source <= UInt32(UInt16.max) && start.isUnixTime && end.isUnixTime && until.isUnixTime
+    }
+}
+
+extension ClientUnprotectRecordingsRequest: BoundedMessage {
+    package var isWithinBounds: Bool { source <= UInt32(UInt16.max) && start.isUnixTime && end.isUnixTime }
+}
+
+extension Int64 {
+    /// Unix seconds, as requests have them.
+    fileprivate var isUnixTime: Bool { (0...999_999_999_999).contains(self) }
+}

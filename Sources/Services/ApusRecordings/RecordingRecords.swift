@@ -33,16 +33,22 @@ package enum RecordingRecords {
         "recording-plans", layout: 1, key: { planKey($0.device, $0.source) },
         indexes: [RecordIndex("account") { [OrderedKey(.text($0.account))] }])
     package static let heads = RecordCollection<RecordingHead>(
-        "recording-heads", layout: 1, key: { head in
+        "recording-heads", layout: 1,
+        key: { head in
             OrderedKey(.text(head.account), .text(head.device), .signed(Int64(head.source)))
         })
-    /// The index has the hours whose objects are being deleted.
+    /// The index has the hours with objects that are being deleted.
     package static let hours = RecordCollection<RecordingHour>(
-        "recording-hours", layout: 1, key: { hour in
+        "recording-hours", layout: 1,
+        key: { hour in
             OrderedKey(
                 .text(hour.account), .text(hour.device), .signed(Int64(hour.source)), .signed(hour.hour))
         },
-        indexes: [RecordIndex("deleted") { $0.deleted ? [OrderedKey(.signed($0.hour))] : [] }])
+        indexes: [
+            RecordIndex("deleted") { hour in
+                hour.deleted || hour.segments.contains(where: \.deleted) ? [OrderedKey(.signed(hour.hour))] : []
+            }
+        ])
     package static let catalogue = RecordCatalogue([plans, heads, hours])
 
     package static func planKey(_ device: String, _ source: UInt32) -> OrderedKey {

@@ -118,5 +118,15 @@ public enum ClientRequests {
         ClientApproveAuthorizationRequest.info,
         ClientRefuseAuthorizationRequest.info,
         ClientCreateSignInCodeRequest.info,
+        ClientGetRecordingPlanRequest.info,
+        ClientSetRecordingPlanRequest.info,
+        ClientEndRecordingPlanRequest.info,
+        ClientListRecordingDaysRequest.info,
+        ClientListRecordingTimesRequest.info,
+        ClientGetRecordingAddressRequest.info,
+        ClientListRecordedChannelsRequest.info,
+        ClientDeleteRecordingsRequest.info,
+        ClientProtectRecordingsRequest.info,
+        ClientUnprotectRecordingsRequest.info,
     ]
 }

@@ -332,6 +332,9 @@ package nonisolated struct RecordingSegment: Sendable {
   /// Nothing purges it before this time, in Unix milliseconds.
   package var protectedUntilMs: Int64 = 0
 
+  /// Its object is being deleted, and nobody finds it any more.
+  package var deleted: Bool = false
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -776,7 +779,7 @@ nonisolated extension RecordingTrack: SwiftProtobuf.Message, SwiftProtobuf._Mess
 
 nonisolated extension RecordingSegment: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Segment"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{3}start_us\0\u{3}duration_us\0\u{1}object\0\u{1}bytes\0\u{1}epoch\0\u{1}first\0\u{1}last\0\u{1}run\0\u{3}init_bytes\0\u{3}media_end\0\u{3}media_start_us\0\u{1}end\0\u{3}starts_with_key\0\u{3}protected_until_ms\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{3}start_us\0\u{3}duration_us\0\u{1}object\0\u{1}bytes\0\u{1}epoch\0\u{1}first\0\u{1}last\0\u{1}run\0\u{3}init_bytes\0\u{3}media_end\0\u{3}media_start_us\0\u{1}end\0\u{3}starts_with_key\0\u{3}protected_until_ms\0\u{1}deleted\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -798,6 +801,7 @@ nonisolated extension RecordingSegment: SwiftProtobuf.Message, SwiftProtobuf._Me
       case 12: try { try decoder.decodeSingularUInt32Field(value: &self.end) }()
       case 13: try { try decoder.decodeSingularBoolField(value: &self.startsWithKey) }()
       case 14: try { try decoder.decodeSingularInt64Field(value: &self.protectedUntilMs) }()
+      case 15: try { try decoder.decodeSingularBoolField(value: &self.deleted) }()
       default: break
       }
     }
@@ -846,6 +850,9 @@ nonisolated extension RecordingSegment: SwiftProtobuf.Message, SwiftProtobuf._Me
     if self.protectedUntilMs != 0 {
       try visitor.visitSingularInt64Field(value: self.protectedUntilMs, fieldNumber: 14)
     }
+    if self.deleted != false {
+      try visitor.visitSingularBoolField(value: self.deleted, fieldNumber: 15)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -864,6 +871,7 @@ nonisolated extension RecordingSegment: SwiftProtobuf.Message, SwiftProtobuf._Me
     if lhs.end != rhs.end {return false}
     if lhs.startsWithKey != rhs.startsWithKey {return false}
     if lhs.protectedUntilMs != rhs.protectedUntilMs {return false}
+    if lhs.deleted != rhs.deleted {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
