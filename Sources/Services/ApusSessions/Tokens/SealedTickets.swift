@@ -100,7 +100,7 @@ package struct TicketSealer: Sendable {
         return content.session
     }
 
-    private func seal(_ content: TicketContent) throws(ApusError) -> [UInt8] {
+    func seal(_ content: TicketContent) throws(ApusError) -> [UInt8] {
         do {
             return try AES.GCM.seal(content.encoded(), using: key)
         } catch {
@@ -108,7 +108,7 @@ package struct TicketSealer: Sendable {
         }
     }
 
-    private func read(
+    func read(
         _ ticket: [UInt8], as kind: TicketContent.Kind, wallSeconds: Int64
     ) throws(ApusError) -> TicketContent {
         guard ticket.count <= Self.byteCountMax else { throw ApusError(.tokenInvalid, "the ticket is too long") }

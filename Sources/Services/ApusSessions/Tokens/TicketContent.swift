@@ -7,7 +7,7 @@ import ApusCore
 ///
 /// Pure.
 struct TicketContent: Equatable {
-    enum Kind: UInt8 { case session = 1, grant = 2, signIn = 3 }
+    enum Kind: UInt8 { case session = 1, grant = 2, signIn = 3, address = 4 }
 
     /// Tags are never reused.
     private enum Tag: UInt8 {
@@ -29,6 +29,8 @@ struct TicketContent: Equatable {
         case token = 14
         /// The tag of a browser's sign-in, and the tab.
         case signIn = 15
+        /// What an address names.
+        case content = 16
     }
 
     private static let version: UInt8 = 1
@@ -37,11 +39,14 @@ struct TicketContent: Equatable {
     var session: Session
     /// The expiry, in Unix seconds. The ticket is invalid afterwards.
     var expires: Int64
+    /// Of an address: what it names, at most 255 bytes.
+    var content: [UInt8]
 
-    init(kind: Kind, session: Session, expires: Int64) {
+    init(kind: Kind, session: Session, expires: Int64, content: [UInt8] = []) {
         self.kind = kind
         self.session = session
         self.expires = expires
+        self.content = content
     }
 
     // MARK: - Writing
@@ -65,6 +70,7 @@ struct TicketContent: Equatable {
             let numbers = [Int64(bitPattern: session.signIn), Int64(bitPattern: session.tab)]
             Self.write(numbers.flatMap(Self.bytes), .signIn, to: &bytes)
         }
+        if !content.isEmpty { Self.write(content, .content, to: &bytes) }
         Self.write(session.id.utf8, .session, to: &bytes)
         Self.write(session.access.rawValue.utf8, .access, to: &bytes)
         Self.write(session.account.rawValue.utf8, .account, to: &bytes)
@@ -117,7 +123,7 @@ struct TicketContent: Equatable {
             token: fields.token
                 ?? TokenMark(tag: 0, issuedAt: (fields.since ?? 0) / 1000, expires: expires))
         (session.signIn, session.tab) = fields.signIn ?? (0, 0)
-        self.init(kind: kind, session: session, expires: expires)
+        self.init(kind: kind, session: session, expires: expires, content: fields.content ?? [])
     }
 
     private struct Fields {
@@ -135,6 +141,7 @@ struct TicketContent: Equatable {
         var orderSequence: Int64?
         var token: TokenMark?
         var signIn: (tag: UInt64, tab: UInt64)?
+        var content: [UInt8]?
 
         /// None if a part is missing, or the epoch is out of range.
         var order: SessionOrder {
@@ -161,6 +168,7 @@ struct TicketContent: Equatable {
             case .orderSequence: Self.set(&orderSequence, Self.number(content))
             case .token: Self.set(&token, Self.mark(content))
             case .signIn: Self.set(&signIn, Self.pair(content))
+            case .content: Self.set(&self.content, Array(content))
             case .allowedDevice: allow(Self.text(content).flatMap { DeviceID(rawValue: $0) })
             }
         }
