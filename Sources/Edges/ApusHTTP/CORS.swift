@@ -23,7 +23,8 @@ struct CORS {
             status: .noContent,
             headers: [
                 .accessControlAllowOrigin: origin, .accessControlAllowMethods: "GET, POST, PUT, DELETE",
-                .accessControlAllowHeaders: "Authorization, Content-Type, Idempotency-Key, Prefer, traceparent",
+                .accessControlAllowHeaders:
+                    "Authorization, Content-Type, Idempotency-Key, If-Range, Prefer, Range, traceparent",
                 .accessControlMaxAge: "600", .vary: "Origin",
             ])
     }
@@ -32,5 +33,8 @@ struct CORS {
         guard let origin = allowed(request) else { return }
         response.headers[.accessControlAllowOrigin] = origin
         response.headers[.vary] = "Origin"
+        guard response.headers[.acceptRanges] != nil else { return }
+        // A player that loads ranges reads what it has got.
+        response.headers[.accessControlExposeHeaders] = "Accept-Ranges, Content-Length, Content-Range, ETag"
     }
 }

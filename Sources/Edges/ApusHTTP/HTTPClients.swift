@@ -23,16 +23,20 @@ package struct HTTPClients: Sendable {
     package var authorization: DeviceAuthorizationService?
     /// Signs browsers in; nil: this node does not.
     package var signIn: SignInService?
+    /// The files of services; nil: this node has none.
+    package var downloads: (any MediaDownloads)?
 
     /// - Parameter welcome: the welcome of a WebSocket's client.
     package init(
         services: ClientServices, sessions: SessionService? = nil,
         authorization: DeviceAuthorizationService? = nil, signIn: SignInService? = nil, media: HTTPMedia? = nil,
+        downloads: (any MediaDownloads)? = nil,
         session: @escaping @Sendable (_ token: String) throws(ApusError) -> Session,
         welcome: @escaping @Sendable (OpenedSession) -> ClientWelcome = { _ in ClientWelcome() }
     ) {
         (self.services, self.sessions, self.session) = (services, sessions, session)
         (self.authorization, self.signIn, self.media) = (authorization, signIn, media)
+        self.downloads = downloads
         webSockets = sessions.map { NodeWebSocketSessions(sessions: $0, signIn: signIn, welcome: welcome) }
     }
 }

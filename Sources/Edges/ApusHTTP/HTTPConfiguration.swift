@@ -41,8 +41,22 @@ package struct HTTPConfiguration: Sendable {
 
     /// The bounds of embedded voice devices.
     package var evs = EVSLimits()
+    /// The bounds of files that clients load.
+    package var downloads = DownloadLimits()
 
     package init(bind: HostPort) { self.bind = bind }
+}
+
+/// The bounds of files that clients load from a node, such as recordings (docs/cluster-recordings.md).
+package struct DownloadLimits: Sendable, Hashable {
+    /// The files that are sent at once; 10007 beyond. Key `http.downloads_max`.
+    package var countMax = 96
+    /// Of one account. Key `http.downloads_per_account_max`.
+    package var accountMax = 32
+    /// The bytes of a file that are read at once. Key `http.download_piece_bytes`.
+    package var pieceByteCount = 512 << 10
+
+    package init() {}
 }
 
 /// The bounds of embedded voice devices at a node (docs/evs.md), with keys under `http.evs_`.

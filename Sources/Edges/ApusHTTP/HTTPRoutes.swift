@@ -113,6 +113,9 @@ package struct HTTPRoutes: Sendable {
             router.get("v1/openapi.json") { _, _ in Self.document(open.value) }
             router.get("v1/asyncapi.json") { _, _ in Self.document(asynchronous.value) }
         }
+        if let downloads = sources.clients?.downloads {
+            DownloadRoutes(downloads, configuration: configuration).add(to: router)
+        }
         if let clients = sources.clients, let signIn = clients.signIn {
             SignInRoutes(service: signIn, clients: clients, configuration: configuration).add(to: router)
         }

@@ -33,6 +33,7 @@ struct NodeReport: Sendable {
     let clients: ClientServices
     let authorization: DeviceAuthorizationService
     let signIn: SignInService
+    let downloads: (any MediaDownloads)?
     let conditions: NodeConditions
     let started = MonotonicTime.now()
 
@@ -56,7 +57,7 @@ struct NodeReport: Sendable {
             generation: { [sessions] in sessions.keyGeneration })
         return HTTPClients(
             services: clients, sessions: sessions, authorization: authorization, signIn: signIn,
-            media: media,
+            media: media, downloads: downloads,
             session: { token throws(ApusError) in try cache.session(token) },
             welcome: { [cluster, media, configuration] opened in
                 ClientWelcome.with {

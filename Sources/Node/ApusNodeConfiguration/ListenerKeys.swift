@@ -34,6 +34,13 @@ extension HTTPConfiguration {
         webSocketPing = try reader.duration("http.websocket_ping", default: webSocketPing)
         webSocketOutboundByteCountMax = try reader.bytes(
             "http.websocket_outbound_bytes_max", default: webSocketOutboundByteCountMax)
+        downloads.countMax = try reader.int("http.downloads_max", default: downloads.countMax, in: 1...65_536)
+        downloads.accountMax = try reader.int(
+            "http.downloads_per_account_max", default: downloads.accountMax, in: 1...65_536)
+        downloads.pieceByteCount = try reader.bytes("http.download_piece_bytes", default: downloads.pieceByteCount)
+        guard (4 << 10...8 << 20).contains(downloads.pieceByteCount) else {
+            throw reader.invalid("http.download_piece_bytes", "4KiB to 8MiB are expected")
+        }
         evs.requestsMax = try reader.int("http.evs_requests_max", default: evs.requestsMax, in: 1...256)
         evs.repliesMax = try reader.int("http.evs_replies_max", default: evs.repliesMax, in: 1...1_000_000)
         evs.replyByteCountMax = try reader.bytes("http.evs_reply_bytes_max", default: evs.replyByteCountMax)

@@ -88,6 +88,14 @@ extension MetricCatalogue {
             "apus_http_requests_refused_total", "requests",
             "Requests over REST that were refused because the account, or the operators, had too many in progress "
                 + "(10007)."),
+        .gauge("apus_http_downloads", "files", "Files that are being sent to clients, such as recordings."),
+        .counter(
+            "apus_http_downloads_refused_total", "files",
+            "Files that were refused because of `http.downloads_max` or `http.downloads_per_account_max` (10007)."),
+        .counter(
+            "apus_http_downloads_failed_total", "files",
+            "Files that ended early: they could not be read, or the right to them was lost."),
+        .counter("apus_http_download_bytes_total", "bytes", "Bytes of files that were sent to clients."),
         .counter(
             "apus_http_displaced_total", "connections",
             "HTTP connections that were closed to make room for new ones."),
