@@ -12,7 +12,8 @@ struct Apus: AsyncParsableCommand {
         discussion: "`apus --version` prints the program's build and the wire versions that its nodes speak.",
         subcommands: [
             NodeCommand.self, ClusterCommand.self, DeviceCommand.self, WatchCommand.self, RecordingsCommand.self,
-            DemoCommand.self, AdminCommand.self, RelayCommand.self, StatusCommand.self, DrainCommand.self,
+            RecordCommand.self, ExportCommand.self, ProtectCommand.self, DemoCommand.self, AdminCommand.self,
+            RelayCommand.self, StatusCommand.self, DrainCommand.self,
             UndrainCommand.self, SessionsCommand.self,
             ChannelsCommand.self, DevicesCommand.self, PropertyCommand.self, ActionCommand.self, SendCommand.self,
             CommandsCommand.self, TimersCommand.self, SayCommand.self, SpokenDialogCommand.self,

@@ -11,6 +11,10 @@ package enum NodeHTTP {
         package var status: Int
         /// At most ``NodeHTTP/answerByteCountMax`` bytes.
         package var body: [UInt8]
+        /// The entity tag, with its quotes; nil if there is none.
+        package var tag: String?
+        /// The size of the whole file that a range is of; nil if it is unknown.
+        package var fileByteCount: Int?
 
         /// The body as text.
         package var text: String { String(decoding: body, as: UTF8.self) }
@@ -60,13 +64,15 @@ package enum NodeHTTP {
     ///   - tls: for HTTPS; nil for plain HTTP.
     ///   - token: the bearer token of the header `Authorization`; nil for none.
     ///   - key: the header `Idempotency-Key`, so that a repeated request is carried out once; nil for none.
+    ///   - range: the bytes of a file; nil for all.
+    ///   - tag: the entity tag of the file that the range is of, with its quotes; nil for any.
     ///   - timeout: the time of the whole request. Nine tenths of it are for the connection, so that the error says
     ///     which of the two took too long.
     /// - Throws: 21022 if the connection or TLS fails, 10008 if it ends early, 10005 after the time, 10001 if the
     ///   answer is not HTTP, 10002 if it is too large, 10006 if the task is cancelled.
     package static func send(
         _ method: String, _ path: String, to address: HostPort, token: String? = nil, key: String? = nil,
-        body: String? = nil, tls: TLS? = nil, timeout: Duration
+        body: String? = nil, range: Range<Int>? = nil, tag: String? = nil, tls: TLS? = nil, timeout: Duration
     ) async throws(ApusError) -> Answer {
         var request = HTTPClient.Request(method, "\(tls == nil ? "http" : "https")://\(address)\(path)")
         if let body {
@@ -75,12 +81,20 @@ package enum NodeHTTP {
         }
         if let token { request.headers.append(.init("Authorization", "Bearer \(token)")) }
         if let key { request.headers.append(.init("Idempotency-Key", key)) }
+        if let range {
+            request.headers.append(.init("Range", "bytes=\(range.lowerBound)-\(range.upperBound - 1)"))
+            if let tag { request.headers.append(.init("If-Range", tag)) }
+        }
         (request.timeout, request.connectTimeout) = (timeout, timeout * 9 / 10)
         request.answerByteCountMax = answerByteCountMax
         let client = if let tls { tls.client } else { try plain.get() }
         do throws(ApusError) {
             let answer = try await client.send(request)
-            return Answer(status: answer.head.status, body: answer.body)
+            var whole = Answer(status: answer.head.status, body: answer.body)
+            whole.tag = answer.head.headers["etag"]
+            let part = answer.head.headers["content-range"]
+            whole.fileByteCount = part?.split(separator: "/").last.flatMap { Int($0) }
+            return whole
         } catch {
             guard error.code == .connectFailed else { throw error }
             throw ApusError(.connectFailed, "\(address) cannot be reached: \(error.message)")

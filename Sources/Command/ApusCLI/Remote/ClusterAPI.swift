@@ -106,7 +106,7 @@ struct ClusterAPI: Sendable {
         let isWhole = rule.parts.allSatisfy { part in
             if case .field(let name) = part { !(fields[name] as? String ?? "").isEmpty } else { true }
         }
-        let request = try Self.request(fields, isWhole ? rule : M.info.alias ?? rule)
+        let request = try Self.request(fields, isWhole ? rule : M.info.alias ?? rule, M.info.fields)
         let answer = try await NodeHTTP.send(
             rule.method.rawValue, request.path, to: address, token: token, body: request.body,
             tls: tls, timeout: Self.timeout)
@@ -129,14 +129,17 @@ struct ClusterAPI: Sendable {
     }
 
     private static func request(
-        _ fields: [String: Any], _ rule: HTTPRule
+        _ fields: [String: Any], _ rule: HTTPRule, _ rules: [String: FieldRule]
     ) throws(ApusError) -> (path: String, body: String?) {
         var (fields, path) = (fields, "")
         for part in rule.parts {
             switch part {
             case .literal(let literal): path += "/\(literal)"
             case .field(let name):
-                guard let value = fields.removeValue(forKey: name) as? String else {
+                // A number that is 0 is left out of a message.
+                let zero = rules[name]?.range?.contains(0) ?? false ? "0" : nil
+                let found = fields.removeValue(forKey: name)
+                guard let value = found as? String ?? (found as? NSNumber)?.stringValue ?? zero else {
                     throw ApusError(.badParameter, "\(name) is missing")
                 }
                 path += "/" + escaped(value)
@@ -177,6 +180,36 @@ struct ClusterAPI: Sendable {
     private static func escaped(_ text: String) -> String {
         let plain = CharacterSet.alphanumerics.union(CharacterSet(charactersIn: "-._~"))
         return text.addingPercentEncoding(withAllowedCharacters: plain) ?? text
+    }
+
+    /// The bytes that are loaded at once.
+    private static let pieceByteCount = 8 << 20
+
+    /// Loads a file of an address, piece by piece.
+    ///
+    /// - Parameter write: takes the pieces in their order.
+    /// - Returns: the size of the file.
+    /// - Throws: as ``ask(_:)``; 10030 if the file is another one meanwhile.
+    func load(
+        _ path: String, write: (_ piece: [UInt8]) throws(ApusError) -> Void
+    ) async throws(ApusError) -> Int {
+        var (place, tag) = (0, String?.none)
+        while true {
+            let answer = try await NodeHTTP.send(
+                "GET", path, to: address, range: place..<place + Self.pieceByteCount, tag: tag, tls: tls,
+                timeout: .seconds(60))
+            guard answer.status == 206 else {
+                guard answer.status == 200 else { throw Self.error(answer) }
+                throw ApusError(.versionConflict, "the recordings have changed meanwhile")
+            }
+            guard let size = answer.fileByteCount, !answer.body.isEmpty else {
+                throw ApusError(.malformed, "the answer of \(address) has no range")
+            }
+            try write(answer.body)
+            place += answer.body.count
+            tag = answer.tag
+            if place >= size { return place }
+        }
     }
 
     /// The error of a problem document (RFC 9457).
