@@ -471,6 +471,12 @@ let package = Package(
                 "ApusTestKit", nioCore,
             ]),
         test("ApusTimersTests", ["ApusCore", "ApusTimers", protobuf]),
+        test(
+            "ApusRecordingsTests",
+            [
+                "ApusCore", "ApusContract", "ApusMedia", "ApusObjectStore", "ApusStorage", "ApusSessions",
+                "ApusClientAPI", "ApusRecordings", "ApusTestKit", nioCore, protobuf,
+            ]),
         test("ApusDeviceAuthorizationTests", ["ApusCore", "ApusDeviceAuthorization", protobuf]),
         test(
             "ApusSpeechTests", ["ApusCore", "ApusMedia", "ApusWyoming", "ApusSpeech", "ApusTestKit", nioCore],
@@ -511,9 +517,9 @@ let package = Package(
         test(
             "ApusHTTPTests",
             [
-                "ApusCore", "ApusTracing", "ApusTestKit", "ApusContract", "ApusMedia", "ApusSessions", "ApusClientAPI",
-                "ApusHTTP", protobuf, nioCore, nioPosix,
-                lifecycle, log, coreMetrics,
+                "ApusCore", "ApusTracing", "ApusTestKit", "ApusContract", "ApusMedia", "ApusObjectStore",
+                "ApusStorage", "ApusSessions", "ApusClientAPI", "ApusRecordings", "ApusHTTP", "ApusDevice", protobuf,
+                nioCore, nioPosix, lifecycle, log, coreMetrics,
             ]),
         test("ApusTracingTests", ["ApusCore", "ApusTracing", tracing]),
         test("ApusListenerTests", ["ApusCore", "ApusListener", "ApusTestKit", nioCore, nioPosix, log]),

@@ -126,6 +126,16 @@ struct AuthorizationTests {
         authorizations.approve app
         authorizations.refuse app
         sign-in.code admin
+        recordings.plan app admin devices
+        recordings.record app admin devices
+        recordings.stop app admin devices
+        recordings.days app admin devices
+        recordings.times app admin devices
+        recordings.address app admin devices
+        recordings.list app admin
+        recordings.delete app admin devices
+        recordings.protect app admin devices
+        recordings.unprotect app admin devices
         """
 
     private static let entries = Dictionary(
@@ -327,6 +337,7 @@ struct AuthorizationTests {
         guard let rule = info.path else { return nil }
         let fields = [
             "device": device, "customer": "acme", "account": "other", "shard": "1", "version": "1.0.0", "node": "none",
+            "source": "0",
         ]
         let parts = rule.parts.map { part in
             switch part {
