@@ -121,7 +121,8 @@ extension HTTPListenerTests {
                 #expect(answer.head.hasPrefix("HTTP/1.1 206 ") && answer.body.isEmpty)
                 #expect(answer.head.contains("Content-Length: 5") && answer.head.contains("Content-Range: bytes 5-9/"))
             }
-            #expect(downloads.reads.withLock(\.isEmpty))
+            let isUnread = downloads.reads.withLock { $0.isEmpty }
+            #expect(isUnread)
         }
     }
 

@@ -15,6 +15,10 @@ import SwiftProtobuf
 import Synchronization
 import Testing
 
+#if canImport(FoundationNetworking)
+import FoundationNetworking
+#endif
+
 /// A reader of recordings over a directory, with segments of a made-up camera.
 private struct Recordings {
     static let start: Int64 = 1_793_139_200_000_000
@@ -24,14 +28,14 @@ private struct Recordings {
     let folder = Folder()
     let store = MemoryRecordStore()
     let objects: DirectoryObjectStore
-    let reader: RecordingReader
+    let reader: ApusRecordings.RecordingReader
 
     init() async throws {
         objects = try await DirectoryObjectStore(path: folder.file("objects"))
         let sealer = TicketSealer(clusterKey: [UInt8](repeating: 7, count: 32))
         let device = DeviceRecord(device: Self.channel.device, account: Self.channel.account, epoch: 1)
         let seconds = Self.start / 1_000_000
-        reader = RecordingReader(
+        reader = ApusRecordings.RecordingReader(
             index: RecordingIndex(store), objects: objects,
             sessions: RecordingSessions(
                 device: { id throws(ApusError) in id == device.device ? device : nil },

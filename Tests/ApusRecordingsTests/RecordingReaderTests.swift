@@ -28,11 +28,14 @@ struct ReaderPlace {
 
     let folder = Folder()
     let box = Box()
-    let store = MemoryRecordStore()
+    let store: any RecordStore
     let reader: RecordingReader
     let cam = DeviceID(unchecked: "cam")
 
-    init(limits: RecordingReaderLimits = RecordingReaderLimits()) async throws {
+    init(
+        limits: RecordingReaderLimits = RecordingReaderLimits(), store: any RecordStore = MemoryRecordStore()
+    ) async throws {
+        self.store = store
         let sealer = TicketSealer(clusterKey: [UInt8](repeating: 7, count: 32))
         let box = box
         reader = RecordingReader(
@@ -373,5 +376,52 @@ extension RecordingMaker {
             }
         }
         return maker
+    }
+}
+
+/// A store in which another node becomes the owner, and writes the head of a channel, before a change of a client.
+private final class MovingStore: RecordStore {
+    private let store = MemoryRecordStore()
+    /// How often that still happens, and the epoch of the last owner.
+    private let moves: Mutex<(left: Int, epoch: UInt64)>
+
+    init(_ moves: Int) { self.moves = Mutex((moves, 10)) }
+
+    func commit(
+        _ steps: [RecordStep], then completion: @escaping @Sendable ([Result<[UInt64], ApusError>]) -> Void
+    ) {
+        let epoch = moves.withLock { moves -> UInt64? in
+            guard moves.left > 0, steps.contains(where: { $0.writes.count == 2 }) else { return nil }
+            moves = (moves.left - 1, moves.epoch + 1)
+            return moves.epoch
+        }
+        guard let epoch else { return store.commit(steps, then: completion) }
+        let head = RecordingHead.with {
+            ($0.account, $0.device, $0.segments, $0.bytes) = ("home", "cam", 100, 100_000)
+            $0.endUs = Int64(epoch)
+        }
+        let write = try? RecordingRecords.heads.put(head, fence: RecordFence(epoch: Epoch(epoch), writer: "n2/1"))
+        guard let write else { return completion([]) }
+        store.commit([RecordStep(write)]) { [store] _ in store.commit(steps, then: completion) }
+    }
+
+    func records(_ collection: String, _ keys: [OrderedKey]) async throws(ApusError) -> [StoredRecord?] {
+        try await store.records(collection, keys)
+    }
+    func page(_ scan: RecordScan) async throws(ApusError) -> RecordPage { try await store.page(scan) }
+    func lockHolder() async -> RecordLockHolder? { nil }
+    func close() async { await store.close() }
+}
+
+extension RecordingReaderTests {
+    @Test("A channel that gets another owner while a client deletes is counted as the new owner has it", arguments: [1, 5])
+    func moving(moves: Int) async throws {
+        let place = try await ReaderPlace(store: MovingStore(moves))
+        let maker = RecordingMaker.some
+        try await place.put(maker)
+        let start = aTime / 1_000_000
+        #expect(try await place.reader.delete(maker.channel, start..<start + 25).count == 3)
+        let head = try #require(try await place.head(maker.channel))
+        #expect(head.segments == 97 && head.bytes == 97_000 && head.endUs == Int64(10 + moves))
     }
 }

@@ -7,8 +7,9 @@ package import ApusCore
 ///
 /// Pure.
 package struct RecordingDayScan: Sendable {
-    /// The most hours that are passed at once.
-    package static let pageHours = 3
+    /// The most hours that are passed at once. While a channel is recorded without a pause, the last hour of a day has
+    /// the segment that reaches into the next one, so one hour a day is read.
+    package static let pageHours = 1
     /// The most days; later ones are not listed.
     package static let daysMax = 400
     /// The furthest zone, in seconds from UTC.
@@ -42,9 +43,9 @@ package struct RecordingDayScan: Sendable {
     ///   - hours: the next ones that there are, in their order.
     ///   - isLast: there are no more.
     package mutating func add(_ hours: [RecordingHour], isLast: Bool) {
-        for segment in RecordedSegment.all(hours, in: view) {
-            var place = max(segment.start, time)
-            while place < segment.end, days.count < Self.daysMax {
+        for (start, end) in hours.flatMap(ranges).sorted(by: { $0.start < $1.start }) {
+            var place = max(start, time)
+            while place < end, days.count < Self.daysMax {
                 let number = (place + zone).floored(by: Self.day)
                 days.append((number * Self.day - zone) / 1_000_000)
                 time = (number + 1) * Self.day - zone
@@ -57,6 +58,15 @@ package struct RecordingDayScan: Sendable {
         }
         // A segment of the hour before a day begins may reach into the day.
         next = max(last + 1, RecordingIndex.hour(of: time) - 1)
+    }
+
+    /// The times of the segments of an hour that can be found and are not decided.
+    private func ranges(_ hour: RecordingHour) -> [(start: Int64, end: Int64)] {
+        guard !hour.deleted else { return [] }
+        return hour.segments.compactMap { segment in
+            guard segment.endUs > time, segment.run < hour.runs.count, view.shows(segment) else { return nil }
+            return (segment.startUs, segment.endUs)
+        }
     }
 }
 

@@ -79,9 +79,7 @@ extension RecordingReader {
         _ key: OrderedKey, of channel: RecordedChannel,
         _ apply: (RecordingSegment, inout RecordingChange) -> RecordingSegment?
     ) async throws(ApusError) -> RecordingChange {
-        let conflict = ApusError(.versionConflict, "the recordings are changed by others")
-        return try await index.store.change(attempts: limits.attemptsMax, otherwise: conflict) {
-            () async throws(ApusError) -> (RecordingChange, RecordStep?) in
+        try await change { () async throws(ApusError) -> (RecordingChange, RecordStep?) in
             var change = RecordingChange(end: 0, isDone: true)
             guard let record = try await index.store.record(RecordingRecords.hours, key), !record.body.deleted else {
                 return (change, nil)
@@ -98,7 +96,7 @@ extension RecordingReader {
             var writes = [try RecordingRecords.hours.put(hour, fence: record.fence, if: .version(record.version))]
             if !gone.isEmpty, let head = try await headWrite(of: channel, without: gone, hour) { writes.append(head) }
             return (change, RecordStep(writes))
-        }.value
+        }
     }
 
     /// The head without these segments.
@@ -123,7 +121,7 @@ extension RecordingReader {
             let page = try await index.store.page(
                 RecordScan(
                     RecordingRecords.hours.name, from: RecordingRecords.hourKey(channel, hour.hour + 1),
-                    below: channel.key.end, token: token, limit: RecordingDayScan.pageHours))
+                    below: channel.key.end, token: token, limit: 2))
             for stored in page.records {
                 let later = try RecordingRecords.hours.record(stored).body
                 guard !later.deleted else { continue }
@@ -165,9 +163,7 @@ extension RecordingReader {
 
     /// Removes the entries of objects that are deleted.
     private func forget(_ objects: Set<String>, _ key: OrderedKey) async throws(ApusError) {
-        let conflict = ApusError(.versionConflict, "the recordings are changed by others")
-        try await index.store.change(attempts: limits.attemptsMax, otherwise: conflict) {
-            () async throws(ApusError) -> (Void, RecordStep?) in
+        try await change { () async throws(ApusError) -> (Void, RecordStep?) in
             guard let record = try await index.store.record(RecordingRecords.hours, key) else { return ((), nil) }
             var hour = record.body
             hour.segments.removeAll { (hour.deleted || $0.deleted) && objects.contains($0.object) }

@@ -145,9 +145,7 @@ extension RecordingReader {
     private func change(
         _ channel: RecordedChannel, _ apply: (RecordingPlan?) -> RecordingPlan?
     ) async throws(ApusError) {
-        let conflict = ApusError(.versionConflict, "the plan is changed by others")
-        let (isChanged, _) = try await index.store.change(attempts: limits.attemptsMax, otherwise: conflict) {
-            () async throws(ApusError) -> (Bool, RecordStep?) in
+        let isChanged = try await change { () async throws(ApusError) -> (Bool, RecordStep?) in
             let old = try await index.plan(of: channel.device, channel.source)
             guard let new = apply(old?.body) else { return (false, nil) }
             let write = try RecordingRecords.plans.put(

@@ -148,6 +148,26 @@ package struct RecordingReader: Sendable {
         return (found, isWhole ? nil : hours.last.map { ($0.body.hour + 1) * 3600 })
     }
 
+    // MARK: - Changing
+
+    /// Changes records that nodes write which own their shard, under the fence that they have. If another node owns the
+    /// shard meanwhile and has written them, begins again.
+    ///
+    /// - Throws: 10030 if others change them all the time; otherwise as ``RecordStore``.
+    func change<Value>(
+        _ apply: () async throws(ApusError) -> (Value, RecordStep?)
+    ) async throws(ApusError) -> Value {
+        let conflict = ApusError(.versionConflict, "the recordings are changed by others")
+        for _ in 1..<limits.attemptsMax {
+            do throws(ApusError) {
+                return try await index.store.change(attempts: limits.attemptsMax, otherwise: conflict, apply).value
+            } catch {
+                guard error.code == .staleEpoch else { throw error }
+            }
+        }
+        throw conflict
+    }
+
     /// - Throws: 21031 if the end is not behind the start.
     static func range(_ start: Int64, _ end: Int64) throws(ApusError) -> Range<Int64> {
         guard start >= 0, end > start, end <= 999_999_999_999 else {
