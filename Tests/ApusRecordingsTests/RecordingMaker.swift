@@ -38,7 +38,7 @@ struct RecordingMaker {
             let duration =
                 Int64.random(in: 1...8, using: &generator) == 1
                 ? Int64.random(in: 40_000...900_000, using: &generator)
-                : Int64.random(in: 1_000_000...longest, using: &generator)
+                : Int64.random(in: min(1_000_000, longest)...longest, using: &generator)
             let end =
                 Int.random(in: 0..<4, using: &generator) == 0
                 ? SegmentEnd.allCases.randomElement(using: &generator) ?? .gap : .continues

@@ -21,11 +21,12 @@ struct RecordingPlayListTests {
             $0.end > range.lowerBound * 1_000_000 && $0.start < range.upperBound * 1_000_000
         }
         let countMax = Int.random(in: 1...60, using: &maker.generator)
+        let pageHours = Int.random(in: 2...RecordingIndex.hoursMax, using: &maker.generator)
         var (start, found, asks) = (range.lowerBound, [RecordedSegment](), 0)
         while asks < 2000 {
             // A page of the index, as the reader has it.
             let known = all.filter { $0.hour >= RecordingIndex.hour(of: start * 1_000_000) - 1 }
-            let last = known.prefix(150).last?.hour ?? 0
+            let last = Set(known.map(\.hour)).sorted().prefix(pageHours).last ?? 0
             let page = known.filter { $0.hour <= last }
             let until = page.count == known.count ? nil : (last + 1) * 3600
             let ask = RecordingSelection(page, in: start..<range.upperBound, countMax: countMax, knownUntil: until)

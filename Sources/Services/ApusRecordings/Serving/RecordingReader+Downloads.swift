@@ -35,16 +35,17 @@ extension RecordingReader: MediaDownloads {
     private func list(
         _ place: RecordingAddress, _ channel: RecordedChannel, _ sealed: SealedAddress
     ) async throws(ApusError) -> MediaDownload {
-        let segments = try await segments(in: place, of: channel)
+        var segments = try await segments(in: place, of: channel)
         var kind = HLSPlayList.Kind.complete
+        // A complete one may have more than the bound by what ends within its last second.
         if place.isGrowing {
             let isPast = place.end > 0 && now() / 1000 > place.end + Self.sealSeconds
             let isReached = place.end > 0 && (segments.last?.end ?? 0) >= place.end * 1_000_000
             kind = .growing(isEnded: isPast || isReached || segments.count >= limits.playListSegmentsMax)
+            segments = Array(segments.prefix(limits.playListSegmentsMax))
         }
         guard !segments.isEmpty || place.isGrowing else { throw Self.unknown }
-        let list = HLSPlayList(
-            Array(segments.prefix(limits.playListSegmentsMax)), kind, start: place.start * 1_000_000)
+        let list = HLSPlayList(segments, kind, start: place.start * 1_000_000)
         let text = ByteBuffer(string: list.text)
         return MediaDownload(
             contentType: "application/vnd.apple.mpegurl", tag: Self.tag(of: text), byteCount: text.readableBytes,
