@@ -301,8 +301,8 @@ let package = Package(
         layer(
             "Services", "ApusRecordings",
             [
-                "ApusCore", "ApusConfiguration", "ApusMedia", "ApusObjectStore", "ApusRecordingLog", "ApusStorage",
-                "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", nioCore, protobuf, lifecycle,
+                "ApusCore", "ApusConfiguration", "ApusMedia", "ApusContract", "ApusWire", "ApusObjectStore",
+                "ApusRecordingLog", "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", nioCore, protobuf, lifecycle,
                 coreMetrics, log,
             ]),
         layer(
@@ -347,8 +347,8 @@ let package = Package(
             [
                 "ApusCore", "ApusConfiguration", "ApusTracing", "ApusListener", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusCommands",
-                "ApusTimers", "ApusCalls", "ApusAnswering", "ApusEvents", "ApusFirmware", "ApusRecordings", "ApusRelayService",
-                "ApusGateway", "ApusHTTP", "ApusThings", "ApusDialogs", "ApusSpeech", "ApusDeviceAuthorization",
+                "ApusTimers", "ApusCalls", "ApusAnswering", "ApusEvents", "ApusFirmware", "ApusRecordings",
+                "ApusRelayService", "ApusGateway", "ApusHTTP", "ApusThings", "ApusDialogs", "ApusSpeech", "ApusDeviceAuthorization",
                 "ApusSignIn", nioCore,
                 log,
             ]),
@@ -464,18 +464,12 @@ let package = Package(
                 tracing, nioCore, nioPosix, protobuf, log,
             ]),
         test("ApusCommandsTests", ["ApusCore", "ApusCommands", protobuf]),
-        test(
-            "ApusRecordingsTests",
-            [
-                "ApusCore", "ApusMedia", "ApusObjectStore", "ApusRecordingLog", "ApusRecordings", "ApusStorage",
-                "ApusTestKit", nioCore,
-            ]),
         test("ApusTimersTests", ["ApusCore", "ApusTimers", protobuf]),
         test(
             "ApusRecordingsTests",
             [
-                "ApusCore", "ApusContract", "ApusMedia", "ApusObjectStore", "ApusStorage", "ApusSessions",
-                "ApusClientAPI", "ApusRecordings", "ApusTestKit", nioCore, protobuf,
+                "ApusCore", "ApusContract", "ApusMedia", "ApusObjectStore", "ApusRecordingLog", "ApusStorage",
+                "ApusSessions", "ApusClientAPI", "ApusRecordings", "ApusTestKit", nioCore, protobuf,
             ]),
         test("ApusDeviceAuthorizationTests", ["ApusCore", "ApusDeviceAuthorization", protobuf]),
         test(

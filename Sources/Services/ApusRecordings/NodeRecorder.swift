@@ -22,7 +22,6 @@ final class NodeRecorder: Sendable {
         var isRelease = false
     }
 
-    let objects: any ObjectStore
     private let service: RecordingService
     private let log: RecordingLog
     private let sealer: RecordingSealer
@@ -30,7 +29,7 @@ final class NodeRecorder: Sendable {
     private let seals = WorkQueue<Seal>(countMax: nil)
 
     init(_ service: RecordingService, _ log: RecordingLog, _ objects: any ObjectStore) {
-        (self.service, self.log, self.objects) = (service, log, objects)
+        (self.service, self.log) = (service, log)
         var cuts = RecordingCutter.Limits()
         cuts.duration = service.configuration.segmentDuration
         sealer = RecordingSealer(log: log, objects: objects, index: service.index, limits: cuts)
@@ -40,7 +39,7 @@ final class NodeRecorder: Sendable {
     func run() async {
         await withDiscardingTaskGroup { group in
             group.addTask { await self.takeFrames() }
-            group.addTask { await RecordingPurge(self.service.index, self.objects, self.service).run() }
+            group.addTask { await RecordingPurge(self.service).run() }
             group.addTask {
                 await self.seals.run(atMost: self.service.configuration.sealsMax) { await self.seal($0) }
             }
@@ -103,7 +102,7 @@ final class NodeRecorder: Sendable {
     }
 
     /// Seals everything of a channel, and waits for it.
-    func flush(_ channel: RecordedChannel, timeout: Duration) async {
+    func flush(_ channel: RecordedChannel) async {
         await wait(for: channel)
         request(Seal(channel: channel, end: .continues))
         await wait(for: channel)

@@ -52,7 +52,7 @@ extension RecordingIndex {
     ///
     /// - Returns: the new head, and whether the segment is kept (``hourSegmentsMax``); nil if the frames are in the index
     ///   already, or another node has sealed others.
-    /// - Throws: 10021; 21025 while the hour is being deleted; 10030 if others change the records all the time.
+    /// - Throws: 10021; 10030 if others change the records all the time.
     func add(
         _ segment: SealedSegment, of channel: RecordedChannel
     ) async throws(ApusError) -> (head: RecordingHead, isKept: Bool)? {
@@ -64,10 +64,6 @@ extension RecordingIndex {
         ) { () async throws(ApusError) -> ((head: RecordingHead, isKept: Bool)?, RecordStep?) in
             let known = try await head(of: channel)
             let found = try await store.record(RecordingRecords.hours, hourKey)
-            // What is being deleted gets no new segment; the sealing is tried again when it is gone.
-            guard !(found?.body.deleted ?? false) else {
-                throw ApusError(.unavailable, "the hour of the recording is being deleted")
-            }
             var hour = found?.body ?? RecordingHour(channel, hour: Self.hour(of: start))
             hour.add(segment)
             let isKept = hour.hasRoom

@@ -45,8 +45,7 @@ package struct RecordingIndex: Sendable {
         try await store.record(RecordingRecords.heads, channel.key)
     }
 
-    /// The hours of a range that have recordings, in their order, without those that are being deleted. At most
-    /// ``hoursMax`` from the first one on.
+    /// The hours of a range that have recordings, in their order: at most ``hoursMax`` from the first one on.
     package func hours(
         of channel: RecordedChannel, _ range: ClosedRange<Int64>
     ) async throws(ApusError) -> [Record<RecordingHour>] {
@@ -56,10 +55,7 @@ package struct RecordingIndex: Sendable {
                 RecordingRecords.hours.name, from: first,
                 below: RecordingRecords.hourKey(channel, range.upperBound + 1), limit: Self.hoursMax))
         var found: [Record<RecordingHour>] = []
-        for stored in page.records {
-            let record = try RecordingRecords.hours.record(stored)
-            if !record.body.deleted { found.append(record) }
-        }
+        for stored in page.records { found.append(try RecordingRecords.hours.record(stored)) }
         return found
     }
 

@@ -46,7 +46,7 @@ package enum RecordingRecords {
         },
         indexes: [
             RecordIndex("deleted") { hour in
-                hour.deleted || hour.segments.contains(where: \.deleted) ? [OrderedKey(.signed(hour.hour))] : []
+                hour.segments.contains(where: \.deleted) ? [OrderedKey(.signed(hour.hour))] : []
             }
         ])
     package static let catalogue = RecordCatalogue([plans, heads, hours])

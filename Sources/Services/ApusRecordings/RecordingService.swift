@@ -2,7 +2,7 @@ import ApusChannels
 package import ApusClientAPI
 import ApusCluster
 package import ApusCore
-package import ApusObjectStore
+import ApusObjectStore
 import ApusMedia
 import ApusRecordingLog
 import ApusSessions
@@ -20,7 +20,7 @@ import Synchronization
 /// (``RecordingSealer``), and both forget what is sealed. A publisher never waits for a disk.
 ///
 /// Concurrency model: any thread. A `Mutex` guards the recorder.
-package final class RecordingService: NodeService, Service {
+package final class RecordingService: NodeService, Service, MediaDownloads {
     package static let name = "Recordings"
     package static let records = RecordingRecords.catalogue
 
@@ -30,8 +30,13 @@ package final class RecordingService: NodeService, Service {
     let sessions: SessionRecords
     let channels: ChannelService
     let meters = RecordingMetrics()
+    /// What clients read and change.
+    let reader: RecordingReader
     let limited: LogLimiter
+    private let entities: EntityRegistry
     private let group: any EventLoopGroup
+    /// The objects, while the store is open.
+    private let lateObjects: LateObjects
     private let conditions: NodeConditions
     /// What records, while the log and the object store are open.
     private let recorder = Mutex<NodeRecorder?>(nil)
@@ -43,7 +48,26 @@ package final class RecordingService: NodeService, Service {
         (index, sessions, conditions) = (
             RecordingIndex(node.records), SessionRecords(node.records), node.conditions
         )
-        channels = try node.ports.one(ChannelService.self)
+        (channels, entities) = (try node.ports.one(ChannelService.self), node.entities)
+        let late = LateObjects(configuration.objects.limits)
+        lateObjects = late
+        let refresh = RecordingRefresh(view: node.view, entities: node.entities)
+        reader = RecordingReader(
+            index: index, objects: late, sessions: RecordingSessions(node.sessions, sessions),
+            now: { [view] in view.clock.wallMilliseconds() }, refresh: { await refresh.refresh($0) })
+        node.ports.provide(self, as: (any MediaDownloads).self)
+        refresh.setOwner { [weak self] in await self?.flush($0) }
+        node.dispatcher.on(RecordingSealNow.self) { [weak self] _, message throws(ApusError) in
+            guard let channel = RecordedChannel(message) else { throw ApusError(.malformed) }
+            await self?.flush(channel)
+            return RecordingSealedNow()
+        }
+    }
+
+    package func add(to api: inout ClientAPI) { reader.addRequests(to: &api) }
+
+    package func download(_ file: String, at address: String) async throws(ApusError) -> MediaDownload {
+        try await reader.download(file, at: address)
     }
 
     package var work: [any Service] { [self] }
@@ -71,27 +95,18 @@ package final class RecordingService: NodeService, Service {
         let log = try RecordingLog(directory: configuration.logDirectory, limits: limits)
         let recorder = NodeRecorder(self, log, objects)
         self.recorder.withLock { $0 = recorder }
+        lateObjects.set(objects)
         await recorder.run()
+        lateObjects.set(nil)
         self.recorder.withLock { $0 = nil }
         await log.close()
         await objects.shutdown()
     }
 
-    /// The objects of the segments.
-    ///
-    /// - Throws: 21025 while they cannot be used.
-    package func objects() throws(ApusError) -> any ObjectStore {
-        guard let recorder = recorder.withLock(\.self) else {
-            throw ApusError(.unavailable, "the recordings are not available at this node")
-        }
-        return recorder.objects
-    }
-
-    /// Puts what has been recorded of a channel into the index, if this node owns its shard. Returns when it is there,
-    /// or after the time-out.
-    package func flush(_ channel: RecordedChannel, timeout: Duration) async {
+    /// Puts what has been recorded of a channel into the index, if this node owns its shard. Returns when it is there.
+    private func flush(_ channel: RecordedChannel) async {
         guard let recorder = recorder.withLock(\.self), view.isLocal(channel.channel.shard) else { return }
-        await recorder.flush(channel, timeout: timeout)
+        await recorder.flush(channel)
     }
 
     // MARK: - Conditions

@@ -252,9 +252,6 @@ package nonisolated struct RecordingHour: Sendable {
 
   package var segments: [RecordingSegment] = []
 
-  /// Its objects are being deleted, and nobody finds it any more.
-  package var deleted: Bool = false
-
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -334,6 +331,33 @@ package nonisolated struct RecordingSegment: Sendable {
 
   /// Its object is being deleted, and nobody finds it any more.
   package var deleted: Bool = false
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+/// To the owner of a channel: put what has been recorded of it into the index, because somebody looks for it.
+package nonisolated struct RecordingSealNow: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var account: String = String()
+
+  package var device: String = String()
+
+  package var source: UInt32 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+package nonisolated struct RecordingSealedNow: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -649,7 +673,7 @@ nonisolated extension RecordingGap: SwiftProtobuf.Message, SwiftProtobuf._Messag
 
 nonisolated extension RecordingHour: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Hour"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}device\0\u{1}source\0\u{1}hour\0\u{1}runs\0\u{1}segments\0\u{1}deleted\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}device\0\u{1}source\0\u{1}hour\0\u{1}runs\0\u{1}segments\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -663,7 +687,6 @@ nonisolated extension RecordingHour: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 4: try { try decoder.decodeSingularInt64Field(value: &self.hour) }()
       case 5: try { try decoder.decodeRepeatedMessageField(value: &self.runs) }()
       case 6: try { try decoder.decodeRepeatedMessageField(value: &self.segments) }()
-      case 7: try { try decoder.decodeSingularBoolField(value: &self.deleted) }()
       default: break
       }
     }
@@ -688,9 +711,6 @@ nonisolated extension RecordingHour: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if !self.segments.isEmpty {
       try visitor.visitRepeatedMessageField(value: self.segments, fieldNumber: 6)
     }
-    if self.deleted != false {
-      try visitor.visitSingularBoolField(value: self.deleted, fieldNumber: 7)
-    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -701,7 +721,6 @@ nonisolated extension RecordingHour: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs.hour != rhs.hour {return false}
     if lhs.runs != rhs.runs {return false}
     if lhs.segments != rhs.segments {return false}
-    if lhs.deleted != rhs.deleted {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -872,6 +891,65 @@ nonisolated extension RecordingSegment: SwiftProtobuf.Message, SwiftProtobuf._Me
     if lhs.startsWithKey != rhs.startsWithKey {return false}
     if lhs.protectedUntilMs != rhs.protectedUntilMs {return false}
     if lhs.deleted != rhs.deleted {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension RecordingSealNow: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".SealNow"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}account\0\u{1}device\0\u{1}source\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.account) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.device) }()
+      case 3: try { try decoder.decodeSingularUInt32Field(value: &self.source) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.account.isEmpty {
+      try visitor.visitSingularStringField(value: self.account, fieldNumber: 1)
+    }
+    if !self.device.isEmpty {
+      try visitor.visitSingularStringField(value: self.device, fieldNumber: 2)
+    }
+    if self.source != 0 {
+      try visitor.visitSingularUInt32Field(value: self.source, fieldNumber: 3)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: RecordingSealNow, rhs: RecordingSealNow) -> Bool {
+    if lhs.account != rhs.account {return false}
+    if lhs.device != rhs.device {return false}
+    if lhs.source != rhs.source {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension RecordingSealedNow: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".SealedNow"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap()
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    // Load everything into unknown fields
+    while try decoder.nextFieldNumber() != nil {}
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: RecordingSealedNow, rhs: RecordingSealedNow) -> Bool {
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

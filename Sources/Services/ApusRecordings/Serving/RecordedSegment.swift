@@ -68,7 +68,7 @@ package struct RecordedSegment: Sendable, Hashable {
     /// The segments of hours that can be found, in the order of their times.
     package static func all(_ hours: [RecordingHour], in view: RecordingView) -> [Self] {
         var found: [Self] = []
-        for hour in hours where !hour.deleted {
+        for hour in hours {
             for segment in hour.segments where view.shows(segment) {
                 // A damaged record hides its segments, and no others.
                 guard segment.run < hour.runs.count else { continue }

@@ -62,7 +62,6 @@ package struct RecordingDayScan: Sendable {
 
     /// The times of the segments of an hour that can be found and are not decided.
     private func ranges(_ hour: RecordingHour) -> [(start: Int64, end: Int64)] {
-        guard !hour.deleted else { return [] }
         return hour.segments.compactMap { segment in
             guard segment.endUs > time, segment.run < hour.runs.count, view.shows(segment) else { return nil }
             return (segment.startUs, segment.endUs)

@@ -75,13 +75,15 @@ extension RecordingReader {
     }
 
     /// Changes the segments of one hour.
-    private func change(
+    ///
+    /// - Parameter apply: the new segment; nil: it stays.
+    func change(
         _ key: OrderedKey, of channel: RecordedChannel,
         _ apply: (RecordingSegment, inout RecordingChange) -> RecordingSegment?
     ) async throws(ApusError) -> RecordingChange {
         try await change { () async throws(ApusError) -> (RecordingChange, RecordStep?) in
             var change = RecordingChange(end: 0, isDone: true)
-            guard let record = try await index.store.record(RecordingRecords.hours, key), !record.body.deleted else {
+            guard let record = try await index.store.record(RecordingRecords.hours, key) else {
                 return (change, nil)
             }
             var (hour, gone) = (record.body, [RecordingSegment]())
@@ -124,7 +126,6 @@ extension RecordingReader {
                     below: channel.key.end, token: token, limit: 2))
             for stored in page.records {
                 let later = try RecordingRecords.hours.record(stored).body
-                guard !later.deleted else { continue }
                 if let first = later.segments.filter({ !$0.deleted }).map(\.startUs).min() { return first }
             }
             token = page.next
@@ -146,7 +147,7 @@ extension RecordingReader {
         var done = RecordingChange(end: 0, isDone: page.next == nil)
         for stored in page.records {
             let hour = try RecordingRecords.hours.record(stored).body
-            let gone = hour.deleted ? hour.segments : hour.segments.filter(\.deleted)
+            let gone = hour.segments.filter(\.deleted)
             let channel = RecordedChannel(
                 account: AccountID(unchecked: hour.account), device: DeviceID(unchecked: hour.device),
                 source: UInt16(truncatingIfNeeded: hour.source))
@@ -166,7 +167,7 @@ extension RecordingReader {
         try await change { () async throws(ApusError) -> (Void, RecordStep?) in
             guard let record = try await index.store.record(RecordingRecords.hours, key) else { return ((), nil) }
             var hour = record.body
-            hour.segments.removeAll { (hour.deleted || $0.deleted) && objects.contains($0.object) }
+            hour.segments.removeAll { $0.deleted && objects.contains($0.object) }
             guard !hour.segments.isEmpty else {
                 let removal = RecordingRecords.hours.remove(key, fence: record.fence, if: .version(record.version))
                 return ((), RecordStep(removal))

@@ -38,14 +38,19 @@ package struct RecordingReader: Sendable {
     package let now: @Sendable () -> Int64
     /// Called when the plan of a channel has changed. It must not block.
     package let planChanged: @Sendable (ChannelID) -> Void
+    /// Puts what was recorded of a channel until now into the index.
+    let refresh: @Sendable (RecordedChannel) async -> Void
+    /// A range that ends later is read after a refresh, in microseconds before now.
+    private static let refreshMicroseconds: Int64 = 120_000_000
 
     package init(
         index: RecordingIndex, objects: any ObjectStore, sessions: RecordingSessions,
         limits: RecordingReaderLimits = RecordingReaderLimits(), origin: String = "",
-        now: @escaping @Sendable () -> Int64, planChanged: @escaping @Sendable (ChannelID) -> Void = { _ in }
+        now: @escaping @Sendable () -> Int64, planChanged: @escaping @Sendable (ChannelID) -> Void = { _ in },
+        refresh: @escaping @Sendable (RecordedChannel) async -> Void = { _ in }
     ) {
         (self.index, self.objects, self.sessions, self.limits) = (index, objects, sessions, limits)
-        (self.origin, self.now, self.planChanged) = (origin, now, planChanged)
+        (self.origin, self.now, self.planChanged, self.refresh) = (origin, now, planChanged, refresh)
     }
 
     // MARK: - Rights
@@ -138,6 +143,7 @@ package struct RecordingReader: Sendable {
     func segments(
         of channel: RecordedChannel, _ range: Range<Int64>
     ) async throws(ApusError) -> (found: [RecordedSegment], knownUntil: Int64?) {
+        if range.upperBound > now() * 1000 - Self.refreshMicroseconds { await refresh(channel) }
         let view = try await view(of: channel)
         let hours = try await index.hours(
             of: channel, RecordingIndex.hour(of: range.lowerBound) - 1...RecordingIndex.hour(of: range.upperBound))
