@@ -11,7 +11,8 @@ struct SealedAddressTests {
     private func session() -> Session {
         Session(
             id: "abc", role: .app, access: AccessID(unchecked: "app-1"), account: AccountID(unchecked: "home"),
-            device: nil, allowedDevices: [cam], sinceMilliseconds: 5, token: TokenMark(tag: 9, issuedAt: 1, expires: 2000))
+            device: nil, allowedDevices: [cam], sinceMilliseconds: 5,
+            token: TokenMark(tag: 9, issuedAt: 1, expires: 2000))
     }
 
     @Test("An address gives back what it names and for whom, until its end or that of the token")
