@@ -294,9 +294,8 @@ let package = Package(
             "Services", "ApusAnswering",
             [
                 "ApusCore", "ApusConfiguration", "ApusWire", "ApusContract", "ApusMedia", "ApusStorage", "ApusCluster",
-                "ApusSessions",
-                "ApusChannels", "ApusClientAPI", "ApusCalls", "ApusEvents", nioCore, protobuf, lifecycle, coreMetrics,
-                log,
+                "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusCalls", "ApusEvents", nioCore, protobuf,
+                lifecycle, coreMetrics, log,
             ]),
         layer(
             "Services", "ApusRecordings",
@@ -348,9 +347,8 @@ let package = Package(
                 "ApusCore", "ApusConfiguration", "ApusTracing", "ApusListener", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusCommands",
                 "ApusTimers", "ApusCalls", "ApusAnswering", "ApusEvents", "ApusFirmware", "ApusRecordings",
-                "ApusRelayService", "ApusGateway", "ApusHTTP", "ApusThings", "ApusDialogs", "ApusSpeech", "ApusDeviceAuthorization",
-                "ApusSignIn", nioCore,
-                log,
+                "ApusRelayService", "ApusGateway", "ApusHTTP", "ApusThings", "ApusDialogs", "ApusSpeech",
+                "ApusDeviceAuthorization", "ApusSignIn", nioCore, log,
             ]),
         layer(
             "Node", "ApusRelayNode",
@@ -460,8 +458,7 @@ let package = Package(
             "ApusClientAPITests",
             [
                 "ApusCore", "ApusTracing", "ApusThreads", "ApusWire", "ApusContract", "ApusCluster", "ApusSessions",
-                "ApusClientAPI",
-                tracing, nioCore, nioPosix, protobuf, log,
+                "ApusClientAPI", tracing, nioCore, nioPosix, protobuf, log,
             ]),
         test("ApusCommandsTests", ["ApusCore", "ApusCommands", protobuf]),
         test("ApusTimersTests", ["ApusCore", "ApusTimers", protobuf]),
@@ -480,19 +477,13 @@ let package = Package(
             for: .speed),
         test(
             "ApusFirmwareTests",
-            [
-                "ApusCore", "ApusCrypto", "ApusContract", "ApusStorage", "ApusFirmware", "ApusDevice", protobuf,
-            ]),
+            ["ApusCore", "ApusCrypto", "ApusContract", "ApusStorage", "ApusFirmware", "ApusDevice", protobuf]),
         test(
             "ApusAnsweringTests",
-            [
-                "ApusCore", "ApusMedia", "ApusStorage", "ApusAnswering", nioCore, protobuf,
-            ]),
+            ["ApusCore", "ApusMedia", "ApusStorage", "ApusAnswering", nioCore, protobuf]),
         test(
             "ApusOutgoingTests",
-            [
-                "ApusCore", "ApusCrypto", "ApusTestKit", "ApusOutgoing", lifecycle, log,
-            ]),
+            ["ApusCore", "ApusCrypto", "ApusTestKit", "ApusOutgoing", lifecycle, log]),
         test(
             "ApusObjectStoreTests",
             ["ApusCore", "ApusCrypto", "ApusObjectStore", "ApusTestKit"],

@@ -1,11 +1,10 @@
 import ApusContract
 import ApusCore
 import ApusMedia
+import ApusRecordings
 import Foundation
 import SwiftProtobuf
 import Testing
-
-@testable import ApusRecordings
 
 @Suite("What clients find of recordings: days, time line, plan (IV-E2 to IV-E4)")
 struct RecordingFindingTests {

@@ -1,9 +1,8 @@
 import ApusCore
 import ApusMedia
+import ApusRecordings
 import Foundation
 import SwiftProtobuf
-
-@testable import ApusRecordings
 
 /// Makes hours of an index with made-up segments.
 struct RecordingMaker {

@@ -1,10 +1,9 @@
 import ApusCore
 import ApusMedia
+import ApusRecordings
 import Foundation
 import SwiftProtobuf
 import Testing
-
-@testable import ApusRecordings
 
 @Suite("Play lists of recordings (IV-E5)")
 struct RecordingPlayListTests {

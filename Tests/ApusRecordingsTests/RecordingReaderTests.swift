@@ -3,6 +3,7 @@ import ApusContract
 import ApusCore
 import ApusMedia
 import ApusObjectStore
+import ApusRecordings
 import ApusSessions
 import ApusStorage
 import ApusTestKit
@@ -11,8 +12,6 @@ import NIOCore
 import SwiftProtobuf
 import Synchronization
 import Testing
-
-@testable import ApusRecordings
 
 /// A reader with an index in memory and objects in a directory.
 struct ReaderPlace {

@@ -1,12 +1,22 @@
 import ApusCore
+import ApusSessions
+import Foundation
 import Testing
-
-@testable import ApusSessions
 
 @Suite("Sealed addresses of files")
 struct SealedAddressTests {
     private let sealer = TicketSealer(clusterKey: Array(repeating: 7, count: 32))
     private let cam = DeviceID(unchecked: "cam")
+
+    private static func text(_ bytes: [UInt8]) -> String {
+        Data(bytes).base64EncodedString().replacing("+", with: "-").replacing("/", with: "_").replacing("=", with: "")
+    }
+
+    private static func bytes(_ text: String) throws -> [UInt8] {
+        let plain = text.replacing("-", with: "+").replacing("_", with: "/")
+        let padding = String(repeating: "=", count: (4 - plain.utf8.count % 4) % 4)
+        return Array(try #require(Data(base64Encoded: plain + padding)))
+    }
 
     private func session() -> Session {
         Session(
@@ -51,10 +61,10 @@ struct SealedAddressTests {
         let grant = try sealer.sealGrant(session(), device: cam, expiresAt: 1900)
         for bytes in [ticket, grant] {
             #expect(throws: ApusError(.tokenInvalid)) {
-                try sealer.openAddress(Base64URL.encode(bytes), wallSeconds: 1)
+                try sealer.openAddress(Self.text(bytes), wallSeconds: 1)
             }
         }
-        let bytes = try #require(Base64URL.decode(Array(text.utf8)[...]))
+        let bytes = try Self.bytes(text)
         #expect(throws: ApusError(.tokenInvalid)) { try sealer.open(bytes, wallSeconds: 1) }
         #expect(throws: ApusError(.tokenInvalid)) { try sealer.openSignIn(bytes, wallSeconds: 1) }
         #expect(!sealer.allows(bytes, session(), device: cam, wallSeconds: 1))

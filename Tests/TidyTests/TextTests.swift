@@ -13,7 +13,7 @@ struct TextTests {
                 "ApusContract/API/ClientRequestMessage.swift", "ApusHTTP/RESTResponder.swift",
                 "ApusHTTP/RequestMetrics.swift", "Prometheus/PrometheusMetrics.swift",
                 "Documents/OpenAPIDocument.swift", "Documents/AsyncAPIDocument.swift",
-                "Documents/ProtoSchemas.swift", "ApusClientAPI/ClientAPI.swift",
+                "Documents/ProtoSchemas.swift", "ApusClientAPI/ClientAPI.swift", "API/RecordingRequests.swift",
                 "Topics/TopicService.swift",
                 "ApusThings/ThingService.swift", "Metrics/MetricCatalogue.swift", "ApusCore/LogLimiter.swift",
                 "ApusConfiguration/ConfigurationReader.swift", "SQLite/RecordTables.swift",

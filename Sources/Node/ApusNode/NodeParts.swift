@@ -128,9 +128,8 @@ final class NodeParts: Sendable {
             configuration: configuration, relayAddress: configuration.relayAddress(), relay: relay,
             relayMesh: relayMesh, cluster: cluster, replicas: replicas, drain: drain, channels: channels,
             gateway: gateway, media: configuration.httpMedia(media, on: group), sessions: sessions, clients: clients,
-            authorization: try context.ports.one(DeviceAuthorizationService.self),
-            signIn: try context.ports.one(SignInService.self),
-            downloads: context.ports.all((any MediaDownloads).self).first, conditions: conditions)
+            authorization: try ports.one(DeviceAuthorizationService.self), signIn: try ports.one(SignInService.self),
+            downloads: ports.all((any MediaDownloads).self).first, conditions: conditions)
         http = try HTTPListener(
             configuration: configuration.httpListener, sources: report.sources(metrics: metrics), group: httpGroup,
             logger: nodeLog, limited: limited)

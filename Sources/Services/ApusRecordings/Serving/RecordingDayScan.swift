@@ -71,7 +71,7 @@ package struct RecordingDayScan: Sendable {
 
 extension Int64 {
     /// The quotient, rounded down.
-    func floored(by divisor: Int64) -> Int64 {
+    package func floored(by divisor: Int64) -> Int64 {
         let (quotient, remainder) = quotientAndRemainder(dividingBy: divisor)
         return remainder < 0 ? quotient - 1 : quotient
     }

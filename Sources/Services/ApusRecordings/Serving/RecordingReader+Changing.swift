@@ -155,7 +155,7 @@ extension RecordingReader {
                 try await objects.delete(
                     try RecordingIndex.objectName(channel, hour: hour.hour, object: segment.object))
             }
-            try await forget(Set(gone.map(\.object)), stored.key)
+            try await forget(Set(gone.map { ExactText($0.object) }), stored.key)
             done.count += UInt32(gone.count)
             done.bytes += gone.reduce(0) { $0 + $1.bytes }
         }
@@ -163,11 +163,11 @@ extension RecordingReader {
     }
 
     /// Removes the entries of objects that are deleted.
-    private func forget(_ objects: Set<String>, _ key: OrderedKey) async throws(ApusError) {
+    private func forget(_ objects: Set<ExactText>, _ key: OrderedKey) async throws(ApusError) {
         try await change { () async throws(ApusError) -> (Void, RecordStep?) in
             guard let record = try await index.store.record(RecordingRecords.hours, key) else { return ((), nil) }
             var hour = record.body
-            hour.segments.removeAll { $0.deleted && objects.contains($0.object) }
+            hour.segments.removeAll { $0.deleted && objects.contains(ExactText($0.object)) }
             guard !hour.segments.isEmpty else {
                 let removal = RecordingRecords.hours.remove(key, fence: record.fence, if: .version(record.version))
                 return ((), RecordStep(removal))

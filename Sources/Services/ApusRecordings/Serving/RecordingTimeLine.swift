@@ -1,4 +1,4 @@
-import ApusContract
+package import ApusContract
 package import ApusMedia
 import SwiftProtobuf
 
@@ -61,7 +61,8 @@ extension SegmentEnd {
 }
 
 extension RecordingStretch {
-    var client: ClientRecordingTime {
+    /// As clients get it.
+    package var client: ClientRecordingTime {
         .with {
             ($0.startMs, $0.endMs) = (start.floored(by: 1000), end.floored(by: 1000))
             // Rounded to the nearest, two stretches never overlap.
