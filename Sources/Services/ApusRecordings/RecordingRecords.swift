@@ -24,8 +24,8 @@ package struct RecordedChannel: Sendable, Hashable, CustomStringConvertible {
 /// The records of recordings: plans, and the index of what is in the object store (docs/cluster-recordings.md).
 ///
 /// An hour has the segments that begin in it, so a day of a channel is 24 records, and no list opens an object. The
-/// head of a channel says how far it is sealed. A segment is added together with the change of the head, under its version,
-/// so of two nodes that seal the same frames one succeeds.
+/// head of a channel says how far it is sealed. A segment is added together with the change of the head, under its
+/// version, so of two nodes that seal the same frames one succeeds.
 ///
 /// Isolation: `Sendable`; may be called from any task.
 package enum RecordingRecords {
