@@ -1,6 +1,7 @@
 import ApusClient
 import ApusContract
 import ApusCore
+import ApusLocal
 import ArgumentParser
 import Foundation
 import SwiftProtobuf
