@@ -63,8 +63,9 @@ struct RecordingCutterTests {
             let footer = try Self.footer(segment)
             let sealed = SealedSegment(
                 cut: segment, footer: footer, object: "x", byteCount: 1, place: .behind(head?.position), days: 0)
-            head = try #require(RecordingIndex.head(head, with: sealed, of: Self.channel))
-            let position = try #require(head?.position)
+            let new: RecordingHead = try #require(RecordingIndex.head(head, with: sealed, of: Self.channel))
+            head = new
+            let position = new.position
             // The second node has frames from some key frame on, or has just those behind the head.
             let rest = stream.frames.filter { $0.frame.header.position > position }
             let other = Self.cut(rest, from: head)

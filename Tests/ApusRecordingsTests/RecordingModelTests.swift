@@ -148,10 +148,11 @@ private struct RecordingModel {
 
     private mutating func seal(_ index: Int, end: SegmentEnd?) async throws {
         guard let log = nodes[index].log else { return }
-        do {
+        do throws(ApusError) {
             let outcome = try await sealer(log).seal(Self.channel, end: end)
             events.append("seal \(index): \(outcome.segmentCount) to \(outcome.sealed.map { "\($0)" } ?? "-")")
-        } catch let error as ApusError where error.code == .storageFailed {
+        } catch {
+            guard error.code == .storageFailed else { throw error }
             events.append("seal \(index) failed")
         }
     }
@@ -159,9 +160,11 @@ private struct RecordingModel {
     private mutating func release(_ index: Int) async throws {
         guard let log = nodes[index].log, index != owner else { return }
         var outcome = RecordingSealer.Outcome()
-        do {
+        do throws(ApusError) {
             try await sealer(log).release(Self.channel, &outcome)
-        } catch let error as ApusError where error.code == .storageFailed {}
+        } catch {
+            guard error.code == .storageFailed else { throw error }
+        }
     }
 
     // MARK: - The end
