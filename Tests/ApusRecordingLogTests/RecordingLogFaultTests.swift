@@ -121,6 +121,23 @@ struct RecordingLogFaultTests {
         await third.close()
     }
 
+    @Test("After a sync that failed, the log continues in another file, and uses this one last")
+    func anotherFile() async throws {
+        let disk = SimulatedDisk()
+        let log = try open(disk.session())
+        #expect(log.append("camera", frames(0..<2)) == 0)
+        try await log.write()
+        disk.fail([.sync: 1])
+        #expect(log.append("camera", frames(2..<4)) == 0)
+        await #expect(throws: ApusError(.storageFailed)) { try await log.write() }
+        disk.fail([:])
+        let failed = disk.bytes("/log/log-00000")
+        try await log.write()
+        #expect(try await log.everything("camera") == frames(0..<4))
+        #expect(disk.bytes("/log/log-00000") == failed && disk.bytes("/log/log-00001")[8192] != 0)
+        await log.close()
+    }
+
     @Test("Nothing is overwritten while all files are in use; frames are refused and counted until some are released")
     func fullLog() async throws {
         let disk = SimulatedDisk()
