@@ -47,6 +47,25 @@ test("A node that recovers before the next one answers keeps the streams", () =>
     assert.equal(link.active.id, 1);
 });
 
+test("A page that was busy does not take its own lateness for jitter: the next silence is found as before", () => {
+    const { link } = started();
+    opened(link);
+    for (let now = 20; now <= 1000; now += 40) link.heard(1, now);
+    // A long task of 600 ms: the frames were there all the time.
+    link.heard(1, 1620, 600);
+    for (let now = 1620; now <= 2000; now += 40) link.heard(1, now);
+    const last = 1620 + 40 * 9;
+    assert.deepEqual(link.tick(last + 179), []);
+    assert.deepEqual(connects(link.tick(last + 181)), [urls[1]]);
+});
+
+test("A line that was late has more time, but not more than it was late", () => {
+    const { link } = started();
+    opened(link);
+    link.heard(1, 20 + 380);
+    assert.equal(link.silenceMs, 80 + 450);
+});
+
 test("Without a stream, a page waits for two keepalives", () => {
     const { link } = started();
     assert.deepEqual(link.tick(10 + linkBounds.idleSilenceMs - 1), []);

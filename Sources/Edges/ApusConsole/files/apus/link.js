@@ -186,11 +186,12 @@ export class LinkMachine {
      * A message has come.
      * @param {number} id
      * @param {number} now
+     * @param {number} [late] so long the page was busy before it read the message: that is no jitter of the line
      */
-    heard(id, now) {
+    heard(id, now, late = 0) {
         if (this.active?.id !== id) return;
         if (this.active.isStreaming) {
-            const gap = now - this.active.heard;
+            const gap = Math.max(0, now - this.active.heard - late);
             this.active.jitter = Math.max(gap - this.active.welcome.streamKeepaliveMs, this.active.jitter - gap / 64,
                 0);
         }

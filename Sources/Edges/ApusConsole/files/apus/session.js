@@ -82,7 +82,10 @@ export class Session extends EventTarget {
         this.streams = new Set();
         /** @type {ReturnType<typeof setTimeout> | undefined} */
         this.timer = undefined;
-        this.lastTick = 0;
+        /** When the next tick is due. */
+        this.due = 0;
+        /** By how much the latest tick was late: no message was read meanwhile either. */
+        this.late = 0;
         this.wake = () => this.#perform(this.link.wanted(performance.now()));
     }
 
@@ -362,7 +365,7 @@ export class Session extends EventTarget {
             }, now));
             return;
         }
-        this.link.heard(connection.id, now);
+        this.#heard(connection, now);
         if (message.goodbye) connection.goodbye = ApusError.of(message.goodbye);
         else if (message.id !== undefined) this.#answered(message, connection);
         else if (message.event) this.#event(message.event);
@@ -392,7 +395,7 @@ export class Session extends EventTarget {
      * @param {Connection} connection
      */
     #receivedFrames(bytes, connection) {
-        this.link.heard(connection.id, performance.now());
+        this.#heard(connection, performance.now());
         let frames;
         try {
             frames = parseFrames(bytes);
@@ -401,6 +404,16 @@ export class Session extends EventTarget {
             return connection.fail();
         }
         for (const stream of [...this.streams]) stream.received(frames, connection);
+    }
+
+    /**
+     * @param {Connection} connection
+     * @param {number} now
+     */
+    #heard(connection, now) {
+        const overdue = this.timer === undefined ? 0 : Math.max(0, now - this.due);
+        this.link.heard(connection.id, now, Math.max(this.late, overdue));
+        if (connection === this.active) this.late = 0;
     }
 
     /**
@@ -481,13 +494,13 @@ export class Session extends EventTarget {
     #schedule() {
         if (this.timer !== undefined || !this.link.isRunning) return;
         const isQuick = this.streams.size > 0 || !this.active || this.link.attempts.length > 0;
-        this.lastTick = performance.now();
         const wait = isQuick ? tickMs : 1000;
+        this.due = performance.now() + wait;
         this.timer = setTimeout(() => {
             this.timer = undefined;
+            this.late = Math.max(0, performance.now() - this.due);
             // A page that was busy has messages to read first: the silence is its own.
-            const isLate = performance.now() - this.lastTick > wait + 40;
-            if (isLate) setTimeout(() => this.#tick(), 0);
+            if (this.late > 40) setTimeout(() => this.#tick(), 0);
             else this.#tick();
         }, wait);
     }
