@@ -1,11 +1,13 @@
-"""Uses the console of a local cluster in headless Chromium. Called by scripts/try-console."""
+"""Uses the console of a local cluster in headless Chromium or Firefox. Called by scripts/try-console."""
 
 import argparse
 import contextlib
+import http.server
 import json
 import pathlib
 import re
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +18,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+import firefox
 from local_cluster import Cluster, say
 
 AXE = pathlib.Path(axe_selenium_python.__file__).parent / "node_modules/axe-core/axe.min.js"
@@ -176,6 +179,31 @@ class Browser:
         self.driver.quit()
 
 
+class FirefoxBrowser(Browser):
+    """A headless Firefox."""
+
+    def __init__(self, shots):
+        self.driver = firefox.Firefox()
+        self.driver.set_script_timeout(60)
+        self.shots, self.findings, self.errors, self.hosts = shots, [], [], set()
+
+    def size(self, width, height):
+        self.driver.size(width, height)
+
+    def scheme(self, value):
+        self.driver.scheme(value)
+
+    def collect(self):
+        self.errors += [error for error in self.driver.take_errors() if not self.is_expected(error)]
+        for name in self.js("return performance.getEntriesByType('resource').map(entry => new URL(entry.name).hostname)"):
+            self.hosts.add(name)
+
+    @staticmethod
+    def is_expected(message):
+        # What Firefox itself writes when a node is killed.
+        return any(text in message for text in ["can’t establish a connection", "connection to ws", "was interrupted while the page was loading"])
+
+
 class Trial:
     def __init__(self, options):
         self.options = options
@@ -187,6 +215,9 @@ class Trial:
         self.cluster = Cluster(options.apus, self.directory, options.base_port)
         self.numbers = {}
 
+    def browser(self):
+        return (FirefoxBrowser if self.options.browser == "firefox" else Browser)(self.shots)
+
     def link(self, role):
         printed = self.cluster.run("admin", "sign-in", "--role", role)
         found = re.search(r"http\S+#code=\S+", printed)
@@ -197,15 +228,18 @@ class Trial:
         self.cluster.start()
         recordings = pathlib.Path(self.directory) / "recordings"
         self.cluster.client(
-            "device", "--id", "front-door", "--test-pattern", "640x360@25", "--setting", "volume=3", "--action",
-            'unlock={"open":true}', "--recordings", str(recordings))
+            "device", "--id", "front-door", "--test-pattern", "640x360@25", "--setting", "volume=3", "--setting",
+            f"label={json.dumps(NASTY)}", "--action", 'unlock={"open":true}', "--action", f"{NASTY.replace('=', '')}={{}}", "--recordings",
+            str(recordings))
         self.cluster.client("device", "--id", "garden", "--test-pattern", "320x180@10", "--node", "3")
-        browser = Browser(self.shots)
+        browser = self.browser()
         try:
             self.sign_in_page(browser)
             self.home(browser)
             self.camera(browser)
             self.pages(browser)
+            self.names(browser)
+            self.other_page(browser)
             self.kill(browser)
             self.sign_out(browser)
             self.operator(browser)
@@ -256,7 +290,7 @@ class Trial:
         browser.press("link", "front-door")
         browser.by_role("heading", "front-door")
         browser.wait("the picture of a camera", lambda: browser.player()["state"] == "live")
-        browser.wait("a line", lambda: re.match(r"WebCodecs · 640 × 360 · \d+ fps · (delay|buffer) \d+ ms · ", browser.player()["line"]), 6)
+        browser.wait("a line", lambda: re.match(r"(WebCodecs|MSE[^·]*) · 640 × 360 · \d+ fps · delay \d+ ms · ", browser.player()["line"]), 6)
         self.numbers["line"] = browser.player()["line"]
         field = browser.by_role("spinbutton", "volume")
         field.clear()
@@ -303,6 +337,63 @@ class Trial:
         self.keyboard(browser)
         say("pages: all are reached by role and name, in both languages, and by the keyboard")
 
+    def names(self, browser):
+        """What a tenant may choose is shown as text on every page: also names and contents of events."""
+        self.cluster.run("events", "report", "bell", NASTY.replace("=", ""), json.dumps({"text": NASTY}), may_fail=True)
+        self.cluster.run("events", "report", "bell", "motion", json.dumps({NASTY: NASTY}))
+        browser.js("window.alert = () => { window.wasRun = true; }")
+        for place in ["events", "cameras", "camera/front-door"]:
+            browser.js("location.hash = arguments[0]", f"#/{place}")
+            browser.wait(f"markup as text on {place}", lambda: NASTY in browser.js(
+                "return document.body.innerText + [...document.querySelectorAll('input, textarea')].map(field => field.value).join()"), 15)
+            time.sleep(0.5)
+            expect(not browser.js("return window.wasRun || document.querySelector(\"img[src='x']\") !== null"),
+                   f"markup of a tenant became an element on {place}")
+        say("names: what a tenant chooses is shown as text")
+
+    def other_page(self, browser):
+        """A page of another origin embeds the player's module, and nothing else of the console."""
+        target = self.cluster.targets[0]
+        players = "".join(
+            f'<apus-player device="front-door" node="ws://{target}/v1/ws" token="{self.cluster.token("app", "--access", f"other-{mode}")}" '
+            f'mode="{mode}" style="width: 320px" controls></apus-player>' for mode in ["auto", "stills"])
+        page = f'<!doctype html><html lang="en"><title>other</title><script type="module" src="http://{target}/apus.js"></script>{players}'
+
+        class Page(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200 if self.path == "/" else 404)
+                self.send_header("Content-Type", "text/html")
+                self.end_headers()
+                self.wfile.write(page.encode() if self.path == "/" else b"")
+
+            def log_message(self, *arguments):
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        back = browser.driver.current_url
+        browser.collect()
+        try:
+            browser.driver.get(f"http://127.0.0.1:{server.server_port}/")
+            browser.wait("pictures in a page of another origin", lambda: browser.js(
+                "const all = [...document.querySelectorAll('apus-player')]; return all.length === 2 && all.every(one => one.stats.drawn > 0)"), 15)
+            ways = browser.js("return [...document.querySelectorAll('apus-player')].map(one => [one.way, one.line.textContent])")
+            expect(ways[0][0] in ("webcodecs", "mse") and ways[1][0] == "stills", f"the players use {ways}")
+            browser.wait("the line of stills", lambda: browser.js(
+                "return document.querySelectorAll('apus-player')[1].line.textContent").startswith("Stills"), 5)
+            drawn = browser.js("return document.querySelectorAll('apus-player')[1].stats.drawn")
+            browser.wait("the next still", lambda: browser.js("return document.querySelectorAll('apus-player')[1].stats.drawn") > drawn, 10)
+            refused = browser.driver.execute_async_script(
+                "const done = arguments[1]; fetch(arguments[0]).then(() => done(false), () => done(true));", f"http://{target}/console/app.js")
+            expect(refused, "a page of another origin reads the console's own files")
+        finally:
+            server.shutdown()
+        with contextlib.suppress(Exception):
+            browser.driver.get_log("browser")  # The refusal, as Chromium writes it.
+        browser.driver.get(back)
+        browser.wait("the console again", lambda: "Cameras" in browser.text())
+        say(f"another origin: the module plays there, as {ways[0][0]} and as stills; nothing else of the console is readable")
+
     def keyboard(self, browser):
         """Opens a camera with Tab and Enter alone."""
         browser.js("location.hash = '#/cameras'")
@@ -344,7 +435,7 @@ class Trial:
     def sign_out(self, browser):
         browser.collect()
         node = next(target for target in self.cluster.targets if self.answers(target))
-        other = Browser(self.shots)
+        other = self.browser()
         try:
             other.driver.get(self.link("app"))
             other.wait("cameras", lambda: "Cameras" in other.text())
@@ -425,6 +516,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--apus", required=True)
     parser.add_argument("--base-port", type=int, default=7600)
+    parser.add_argument("--browser", choices=["chromium", "firefox"], default="chromium")
     parser.add_argument("--shots", default="state/console")
     parser.add_argument("--devices", type=int, default=1000)
     trial = Trial(parser.parse_args())

@@ -353,7 +353,7 @@ export class ElementRenderer {
  * @param {TrackConfiguration} track
  * @returns {string | null}
  */
-function mimeType(track) {
+export function mimeType(track) {
     const name = codecName(track);
     if (!name || track.codec === Codec.mp3 || (track.isVideo && track.extra.length === 0)) return null;
     return `${track.isVideo ? "video" : "audio"}/mp4; codecs="${name}"`;

@@ -4,6 +4,7 @@ import { codecNames } from "./frames.js";
 import { ElementRenderer } from "./mse.js";
 import { Session } from "./session.js";
 import { SoundDecoder } from "./sound.js";
+import { StillRenderer } from "./stills.js";
 import { playerTexts, textOf } from "./texts.js";
 import { CanvasRenderer } from "./webcodecs.js";
 
@@ -76,7 +77,7 @@ export class ApusPlayer extends HTMLElement {
         this.state = "connecting";
         /** @type {import("./streams.js").PlayStream | null} */
         this.stream = null;
-        /** @type {CanvasRenderer | ElementRenderer | null} */
+        /** @type {CanvasRenderer | ElementRenderer | StillRenderer | null} */
         this.renderer = null;
         this.isVisible = false;
         this.isPaused = false;
@@ -446,15 +447,20 @@ export class ApusPlayer extends HTMLElement {
         const canAppend = await ElementRenderer.supports(track);
         this.isChoosing = false;
         if (this.stream !== stream || !stream) return;
-        if (canDecode && wanted !== "mse" && !this.failedWays.has("webcodecs")) {
+        if (canDecode && (wanted === "auto" || wanted === "webcodecs") && !this.failedWays.has("webcodecs")) {
             return this.#use(new CanvasRenderer(this.#handlers()), "webcodecs", wanted === "webcodecs"
                 ? this.text("chosen") : "");
         }
-        if (canAppend && wanted !== "webcodecs" && !this.failedWays.has("mse")) {
+        if (canAppend && (wanted === "auto" || wanted === "mse") && !this.failedWays.has("mse")) {
             const key = wanted === "mse" ? "mse" : this.failedWays.has("webcodecs") ? "mseFailed"
                 : typeof VideoDecoder !== "undefined" ? "mseCodec" : globalThis.isSecureContext ? "mseMissing"
                 : "mseInsecure";
             return this.#use(new ElementRenderer(this.#handlers()), "mse", this.text(key, { codec }));
+        }
+        const canShow = wanted === "auto" || wanted === "stills";
+        if (canShow && StillRenderer.supports(track) && !this.failedWays.has("stills")) {
+            const key = wanted === "stills" ? "stillsChosen" : this.failedWays.size > 0 ? "stillsFailed" : "stills";
+            return this.#use(new StillRenderer(this.#handlers()), "stills", this.text(key, { codec }));
         }
         this.reason = this.text("unsupported", { codec });
         this.#stop();
@@ -462,7 +468,7 @@ export class ApusPlayer extends HTMLElement {
     }
 
     /**
-     * @param {CanvasRenderer | ElementRenderer} renderer
+     * @param {CanvasRenderer | ElementRenderer | StillRenderer} renderer
      * @param {string} way
      * @param {string} reason
      */
@@ -544,9 +550,9 @@ export class ApusPlayer extends HTMLElement {
         if (this.hasAttribute("controls") && this.said.textContent !== message) this.said.textContent = message;
         const parts = [];
         if (state === "live") {
-            parts.push(this.reason && this.way === "mse" ? this.reason : this.text(this.way || "webcodecs"));
+            parts.push(this.reason && this.way !== "webcodecs" ? this.reason : this.text(this.way || "webcodecs"));
             if (stats.width) parts.push(`${stats.width} × ${stats.height}`);
-            parts.push(this.text("fps", { value: Math.round(stats.fps) }));
+            if (this.way !== "stills") parts.push(this.text("fps", { value: Math.round(stats.fps) }));
             if (stats.delayMs !== null) parts.push(this.text("delay", { value: stats.delayMs }));
             else parts.push(this.text("buffer", { value: stats.bufferMs }));
             if (stats.skipped) parts.push(this.text("skipped", { value: stats.skipped }));
