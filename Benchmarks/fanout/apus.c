@@ -141,7 +141,7 @@ static size_t take_apus(struct connection *c, uint8_t *bytes, size_t count) {
 
 static void ping_apus(struct connection *c) { send_frame(c, PING, 0, 0, (const uint8_t *)"", 0); }
 
-const struct protocol apus_protocol = {"apus", true, open_apus, play_apus, send_apus, take_apus, ping_apus};
+const struct protocol apus_protocol = {"apus", true, 0, open_apus, play_apus, send_apus, take_apus, ping_apus};
 
 // ---- The twin: u32 length of the payload, u8 kind, payload.
 
@@ -169,4 +169,4 @@ static size_t take_twin(struct connection *c, uint8_t *bytes, size_t count) {
     return size;
 }
 
-const struct protocol twin_protocol = {"twin", true, open_twin, play_twin, send_twin, take_twin, NULL};
+const struct protocol twin_protocol = {"twin", true, 0, open_twin, play_twin, send_twin, take_twin, NULL};

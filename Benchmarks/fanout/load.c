@@ -1,9 +1,10 @@
 // The load: one publisher and many viewers of one stream, in one process beside the server, and what it cost.
 //
-//     load PROTOCOL PORT PID VIEWERS SECONDS JOINS TOKENS FOLDER
-// PROTOCOL is apus, nginx_rtmp or twin; PID the server's (its children count too); TOKENS a file with the
+//     load PROTOCOL PORT PID VIEWERS SECONDS JOINS TOKENS FOLDER [late]
+// PROTOCOL is apus, apus_wss, apus_ws, nginx_rtmp or twin; PID the server's (its children count too); TOKENS a file with the
 // publisher's token in its first line and one for each viewer and join after it, or "-". Prints one line
-// `KEY=VALUE …`; FOLDER gets the single samples, PROTOCOL.serve and PROTOCOL.first, in milliseconds.
+// `KEY=VALUE …`; FOLDER gets the single samples, PROTOCOL.serve and PROTOCOL.first, in milliseconds. With `late` the viewers
+// come 1.9 s after the stream's first key frame, so that each begins with some 50 frames.
 //
 // The stream is 1 Mb/s: 25 video frames a second of 4,700 bytes, a key frame of 20,000 every 2 s, and 47
 // audio frames a second of 250 bytes. Every byte that arrives is compared with what was sent.
@@ -26,7 +27,7 @@
 #include <unistd.h>
 
 enum { FRAME_BYTES = 4700, KEY_BYTES = 20000, AUDIO_BYTES = 250, FRAMES_A_KEY = 50, FRAMES_KEPT = 256, SAMPLES_MAX = 65536 };
-static const double FRAME_SECONDS = 0.040, AUDIO_SECONDS = 1024.0 / 48000, WARM_SECONDS = 2.5, JOIN_SECONDS = 0.1;
+static const double FRAME_SECONDS = 0.040, AUDIO_SECONDS = 1024.0 / 48000, WARM_SECONDS = 2.5, JOIN_SECONDS = 0.1, LATE_SECONDS = 1.9;
 static const double PING_SECONDS = 40;  // as ApusClient does while it has a stream
 
 const uint8_t avc_record[] = {1, 0x42, 0xc0, 0x1e, 0xff, 0xe1, 0, 9, 0x67, 0x42, 0xc0, 0x1e, 0xd9, 0, 0xa0, 0x47, 0x20, 1, 0, 4, 0x68, 0xce, 0x3c, 0x80};
@@ -277,9 +278,9 @@ static void stream_until(double end, double start, struct connection *publisher,
 }
 
 int main(int argc, char **argv) {
-    if (argc != 9) return 64;
-    const struct protocol *known[] = {&apus_protocol, &rtmp_protocol, &twin_protocol};
-    for (int i = 0; i < 3; i++)
+    if (argc != 9 && !(argc == 10 && strcmp(argv[9], "late") == 0)) return 64;
+    const struct protocol *known[] = {&apus_protocol, &wss_protocol, &ws_protocol, &rtmp_protocol, &twin_protocol};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(argv[1], known[i]->name) == 0) protocol = known[i];
     if (!protocol) return 64;
     int port = atoi(argv[2]), pid = atoi(argv[3]), join_count = atoi(argv[6]);
@@ -293,31 +294,36 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof noise; i++) noise[i] = (uint8_t)(lrand48() >> 8);
     poller = epoll_create1(0);
     connections = calloc((size_t)(viewer_count + join_count + 1), sizeof *connections);
-    SSL_CTX *tls = protocol->is_encrypted ? SSL_CTX_new(TLS_client_method()) : NULL;
+    bool is_web_socket = protocol == &wss_protocol || protocol == &ws_protocol;
+    SSL_CTX *tls = protocol->is_encrypted || is_web_socket ? SSL_CTX_new(TLS_client_method()) : NULL;
     if (tls) {
         SSL_CTX_set_min_proto_version(tls, TLS1_3_VERSION);
         SSL_CTX_set_ciphersuites(tls, "TLS_AES_128_GCM_SHA256");
         SSL_CTX_set_mode(tls, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     }
 
-    // The twin takes its publisher on a port beside, without TLS; the others on the same door.
+    // The twin takes its publisher on a port beside, without TLS; the others on the same port.
     bool is_twin = protocol == &twin_protocol;
     struct connection *publisher = dial(port + is_twin, PUBLISHER, is_twin ? NULL : tls, next_token(tokens));
+    SSL_CTX *viewers_tls = protocol->is_encrypted ? tls : NULL;
+    int viewers_port = port + protocol->viewers_port;
     struct connection **joins = calloc((size_t)join_count + 1, sizeof *joins);
-    for (int i = 0; i < join_count; i++) joins[i] = dial(port, VIEWER, tls, next_token(tokens));
+    for (int i = 0; i < join_count; i++) joins[i] = dial(viewers_port, VIEWER, viewers_tls, next_token(tokens));
     double idle_kib = 0, streaming_kib = 0, cpu = 0, cpu_before = 0, ignored = 0;
     usage_of(pid, &ignored, &idle_kib);
+    double start = now = clock_seconds();
+    if (argc == 10) stream_until(start + LATE_SECONDS, start, publisher, NULL, 0);
     for (int i = 0; i < viewer_count; i++) {
-        struct connection *viewer = dial(port, VIEWER, tls, next_token(tokens));
+        struct connection *viewer = dial(viewers_port, VIEWER, viewers_tls, next_token(tokens));
         viewer->is_counted = true;
         play(viewer);
     }
 
-    double start = now = clock_seconds();
-    stream_until(start + WARM_SECONDS, start, publisher, NULL, 0);
+    double warm = clock_seconds();
+    stream_until(warm + WARM_SECONDS, start, publisher, NULL, 0);
     is_measured = true;
     usage_of(pid, &cpu_before, &ignored);
-    stream_until(start + WARM_SECONDS + seconds, start, publisher, NULL, 0);
+    stream_until(warm + WARM_SECONDS + seconds, start, publisher, NULL, 0);
     is_measured = false;
     usage_of(pid, &cpu, &streaming_kib);
     stream_until(now + JOIN_SECONDS * join_count + (join_count ? 2.5 : 0), start, publisher, joins, join_count);

@@ -25,6 +25,7 @@ struct connection {
     bool is_counted;     // one of the viewers that are measured, not a later join
     bool is_ready;       // the protocol's set-up is done
     double played_at;    // when play was asked for; 0 before, and again once the first key frame is here
+    bool is_upgraded;    // the HTTP request has become a WebSocket
     uint32_t stream;     // what the server calls the publisher's stream
     uint8_t *in;         // bytes that no message was made of yet
     size_t in_count, in_capacity;
@@ -35,7 +36,8 @@ struct connection {
 // How one server is spoken to.
 struct protocol {
     const char *name;
-    bool is_encrypted;
+    bool is_encrypted;       // the viewers' connections; those of publishers to Apus always are
+    int viewers_port;        // of the viewers, beyond the publisher's
     // Says hello and waits until the server took it.
     void (*open)(struct connection *, const char *token);
     // Asks for the stream; the frames follow.
@@ -48,7 +50,7 @@ struct protocol {
     void (*ping)(struct connection *);
 };
 
-extern const struct protocol apus_protocol, rtmp_protocol, twin_protocol;
+extern const struct protocol apus_protocol, wss_protocol, ws_protocol, rtmp_protocol, twin_protocol;
 extern const char *device;
 
 // The decoder's record of the stream: what comes before the first frame.

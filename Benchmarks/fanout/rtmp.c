@@ -166,4 +166,4 @@ static size_t take_rtmp(struct connection *c, uint8_t *bytes, size_t count) {
     return n + piece;
 }
 
-const struct protocol rtmp_protocol = {"nginx_rtmp", false, open_rtmp, play_rtmp, send_rtmp, take_rtmp, NULL};
+const struct protocol rtmp_protocol = {"nginx_rtmp", false, 0, open_rtmp, play_rtmp, send_rtmp, take_rtmp, NULL};
