@@ -59,6 +59,15 @@ test("A page that was busy does not take its own lateness for jitter: the next s
     assert.deepEqual(connects(link.tick(last + 181)), [urls[1]]);
 });
 
+test("A tick at the time that is named finds the silent node", () => {
+    const { link } = started();
+    assert.equal(new LinkMachine(urls).silenceDueMs(0), Infinity);
+    opened(link);
+    link.heard(1, 60);
+    assert.equal(link.silenceDueMs(100), 140);
+    assert.equal(connects(link.tick(100 + link.silenceDueMs(100))).length, 1);
+});
+
 test("A line that was late has more time, but not more than it was late", () => {
     const { link } = started();
     opened(link);

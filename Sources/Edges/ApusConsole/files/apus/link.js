@@ -272,6 +272,14 @@ export class LinkMachine {
         return active.welcome.streamKeepaliveMs + Math.min(seen, linkBounds.silenceCeilingMs);
     }
 
+    /**
+     * How long until the active node's silence is too long, in milliseconds; Infinity without one. A tick then finds it.
+     * @param {number} now
+     */
+    silenceDueMs(now) {
+        return this.active ? this.active.heard + this.silenceMs - now : Infinity;
+    }
+
     /** @param {number} now */
     #isSilent(now) {
         const { active } = this;

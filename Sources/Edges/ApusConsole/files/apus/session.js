@@ -494,8 +494,11 @@ export class Session extends EventTarget {
     #schedule() {
         if (this.timer !== undefined || !this.link.isRunning) return;
         const isQuick = this.streams.size > 0 || !this.active || this.link.attempts.length > 0;
-        const wait = isQuick ? tickMs : 1000;
-        this.due = performance.now() + wait;
+        const now = performance.now();
+        // A silent node is found when it is due, and not at the next tick.
+        const silence = this.link.silenceDueMs(now);
+        const wait = !isQuick ? 1000 : silence > 0 ? Math.min(tickMs, Math.ceil(silence)) : tickMs;
+        this.due = now + wait;
         this.timer = setTimeout(() => {
             this.timer = undefined;
             this.late = Math.max(0, performance.now() - this.due);
