@@ -259,6 +259,13 @@ struct SignInTests {
             ("x-content-type-options", "nosniff"), ("referrer-policy", "no-referrer"), ("cache-control", "no-cache"),
             ("cross-origin-opener-policy", "same-origin"), ("content-type", "text/html"),
         ] { #expect(browser.value(of: name)?.contains(part) == true, "\(name)") }
+        // Pages of any origin load the player's module, without credentials, and nothing else of the console.
+        for (path, isOpen) in [("/apus.js", true), ("/apus/player.js", true), ("/", false), ("/console/app.js", false)] {
+            #expect(try browser.ask("GET", path, origin: "https://other.example", isMarked: false).status == 200)
+            #expect(browser.value(of: "access-control-allow-origin") == (isOpen ? "*" : nil), "\(path)")
+            #expect(browser.value(of: "cross-origin-resource-policy") == (isOpen ? "cross-origin" : nil), "\(path)")
+            #expect(browser.value(of: "access-control-allow-credentials") == nil, "\(path)")
+        }
         let http = try #require(PlainHTTP(port: cluster.httpPort(1)))
         try #require(http.send("GET / HTTP/1.1\r\nHost: a\r\nIf-None-Match: W/\"x\", \(tag)\r\n\r\n"))
         #expect(http.readHead()?.hasPrefix("HTTP/1.1 304") == true)

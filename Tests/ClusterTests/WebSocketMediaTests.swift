@@ -72,6 +72,12 @@ struct WebSocketMediaTests {
                 + "\"grant\":\"\(try #require(answer["grant"] as? String))\"}"
             viewer.close()
         }
+        // A camera says when it captured a picture, from which a page computes the delay.
+        let late = received.filter { $0.flags & 2 == 0 }.map { frame -> UInt32 in
+            let capture = frame.bytes[44..<48].reduce(0) { $0 << 8 | UInt32($1) }
+            return UInt32(truncatingIfNeeded: Int64(Date().timeIntervalSince1970 * 1000)) &- capture
+        }
+        #expect(!late.isEmpty && late.allSatisfy { $0 < 60_000 }, "\(late.prefix(5))")
         let sent = Frames(log)
         let numbers = received.map(\.sequence)
         #expect(numbers == Array(numbers[0]...(numbers.last ?? 0)), "frames are missing, doubled or out of order")

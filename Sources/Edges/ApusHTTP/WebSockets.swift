@@ -109,7 +109,7 @@ final class WebSockets: Sendable {
                     let pipeline = channel.pipeline.syncOperations
                     if let tls = luggage.tls { try pipeline.addHandler(tls.handler) }
                     let bounds = WebSocketBounds(textByteCountMax: configuration.bodyByteCountMax)
-                    let port = WebSocketPort(loop, received: luggage.received)
+                    let port = WebSocketPort(loop, tls: luggage.tls?.handler, received: luggage.received)
                     try pipeline.addHandler(port)
                     try pipeline.addHandler(WebSocketFrameEncoder())
                     try pipeline.addHandler(ByteToMessageHandler(WebSocketMessageDecoder(bounds)))

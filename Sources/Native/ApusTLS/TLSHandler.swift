@@ -8,7 +8,8 @@ import NIOTLS
 /// Fires `TLSUserEvent.handshakeCompleted` when bytes may be written. Earlier writes fail with 21023. Errors are
 /// ``TLSError``, and end the connection. A close sends close_notify, and waits briefly for the peer to close.
 ///
-/// Writes are encrypted at once, one behind the other in one buffer, which the flush hands to the channel.
+/// Writes are encrypted at once, one behind the other in one buffer, which the flush hands to the channel. A connection
+/// that was moved to another channel (``moved()``) also has ``send(_:)``, which writes ciphertext to the socket itself.
 ///
 /// Concurrency model: confined to the channel's event loop.
 package final class TLSHandler: ChannelDuplexHandler {
@@ -54,13 +55,20 @@ package final class TLSHandler: ChannelDuplexHandler {
     private var readMeanwhile: [ByteBuffer] = []
     /// Of answers to the peer's protocol messages since it sent content.
     private var answerByteCount = 0
+    /// A larger buffer is not kept for reuse, in bytes.
+    private var keptByteCountMax = 256 << 10
+    /// Set in a channel to which the connection was moved: ``send(_:)`` writes to its socket.
+    private var direct: ChannelHandlerContext?
+    /// The number of the channel's unfinished writes, counted if there is a socket. While there are any, further ones
+    /// queue behind them.
+    private var channelWriteCount = 0
     /// True if the handshake used a ticket; false before it is complete.
     package private(set) var isResumed = false
 
     /// RFC 8446 §5.1.
     private static let recordByteCountMax = 1 << 14
-    /// A larger buffer is not kept for reuse, in bytes.
-    private static let keptByteCountMax = 256 << 10
+    /// ``keptByteCountMax`` of a moved connection. There are thousands, and their frames need no buffer here.
+    private static let movedKeptByteCountMax = 16 << 10
     /// A peer that requests more than this without sending content is cut off: it could make this side keep answers
     /// that it never reads.
     private static let answerByteCountMax = 4096
@@ -115,11 +123,12 @@ package final class TLSHandler: ChannelDuplexHandler {
     ///   decrypts, and its channel closes without a close_notify.
     package func moved() -> TLSHandler? {
         guard state == .open, !isReading, !isInputOver, !isOutputOver, promise == nil, session?.isWaiting != true,
-            isOutputTaken || output.readableBytes == 0
+            isOutputTaken || output.readableBytes == 0, session?.leave() == true
         else { return nil }
         let handler = TLSHandler(side, .nanoseconds(closeTimeout.nanoseconds))
         handler.session = session.take()
         (handler.state, handler.address, handler.isResumed) = (.open, address, isResumed)
+        handler.keptByteCountMax = Self.movedKeptByteCountMax
         state = .closed
         return handler
     }
@@ -127,7 +136,17 @@ package final class TLSHandler: ChannelDuplexHandler {
     // MARK: - The channel
 
     package func handlerAdded(context: ChannelHandlerContext) {
+        if state == .open { arrive(context: context) }
         if context.channel.isActive { begin(context: context) }
+    }
+
+    /// Continues a moved connection.
+    private func arrive(context: ChannelHandlerContext) {
+        let socket = try? context.pipeline.syncOperations.withUnsafeTransportIfAvailable(
+            of: NIOBSDSocket.Handle.self
+        ) { $0 }
+        session?.arrive(socket: socket)
+        if socket != nil { direct = context }
     }
 
     package func handlerRemoved(context: ChannelHandlerContext) { ended() }
@@ -149,6 +168,7 @@ package final class TLSHandler: ChannelDuplexHandler {
     private func ended() {
         state = .closed
         session = nil
+        direct = nil
         output = ByteBuffer()
         content = ByteBuffer()
         promise?.fail(ApusError(.linkLost))
@@ -203,7 +223,7 @@ package final class TLSHandler: ChannelDuplexHandler {
         bytes.withUnsafeReadableBytes { ciphertext in
             session?.feed(ciphertext)
             if state == .handshaking { shakeHands(context: context) }
-            var capacity = min(bytes.readableBytes, Self.keptByteCountMax)
+            var capacity = min(bytes.readableBytes, keptByteCountMax)
             while state == .open || state == .closing, read(context: context, capacity: capacity) {
                 // A record that began in an earlier read may be many times as large as this one.
                 capacity = max(capacity, Self.recordByteCountMax)
@@ -264,7 +284,7 @@ package final class TLSHandler: ChannelDuplexHandler {
                 hasDelivered = true
                 context.fireChannelRead(wrapInboundOut(content))
             }
-            if content.capacity > Self.keptByteCountMax { content = ByteBuffer() }
+            if content.capacity > keptByteCountMax { content = ByteBuffer() }
         }
         switch last {
         case .bytes: return session?.hasMore ?? false
@@ -335,6 +355,30 @@ package final class TLSHandler: ChannelDuplexHandler {
         context.flush()
     }
 
+    /// Sends the bytes of a moved connection, without the channel's pipeline. Ciphertext is written to the socket at once.
+    /// What the socket does not accept is written to the channel, and so is everything after it until the channel has sent
+    /// that. The channel therefore determines order, water marks and writability.
+    ///
+    /// Discards the bytes after the close. Does nothing in a channel without a socket, or if the connection was not moved.
+    package func send(_ bytes: ByteBuffer) {
+        guard state == .open, !isOutputOver, let context = direct else { return }
+        guard channelWriteCount == 0, isOutputTaken || output.readableBytes == 0, promise == nil,
+            session?.isWaiting != true
+        else {
+            write(context: context, data: NIOAny(bytes), promise: nil)
+            return flush(context: context)
+        }
+        session?.setDirect(true)
+        // SAFETY: the session reads the bytes within the closure.
+        let waiting = bytes.withUnsafeReadableBytes { session?.write($0) } ?? nil
+        session?.setDirect(false)
+        guard let waiting else { return fail(context: context, session?.failure() ?? Self.truncated) }
+        if waiting > 0 { flush(context: context) }
+    }
+
+    /// True if ``send(_:)`` works.
+    package var isDirect: Bool { direct != nil }
+
     /// Completes a promise together with those of the output.
     private func join(_ new: EventLoopPromise<Void>?) {
         guard let new else { return }
@@ -355,11 +399,17 @@ package final class TLSHandler: ChannelDuplexHandler {
     private func sendOutput(context: ChannelHandlerContext) {
         takeWaiting()
         guard output.readableBytes > 0 || promise != nil else { return }
-        let promise = promise
+        let promise = direct == nil ? promise : counted(promise ?? context.eventLoop.makePromise())
         self.promise = nil
         isOutputTaken = true
         context.write(wrapOutboundOut(output), promise: promise)
-        if output.capacity > Self.keptByteCountMax { output = ByteBuffer() }
+        if output.capacity > keptByteCountMax { output = ByteBuffer() }
+    }
+
+    private func counted(_ promise: EventLoopPromise<Void>) -> EventLoopPromise<Void> {
+        channelWriteCount += 1
+        promise.futureResult.assumeIsolated().whenComplete { [self] _ in channelWriteCount -= 1 }
+        return promise
     }
 
     // MARK: - The end

@@ -16,7 +16,7 @@ package struct TLSSession: ~Copyable {
     }
 
     // SAFETY: created in `init`, freed in `deinit`; the type cannot be copied.
-    private let pointer: OpaquePointer
+    private var pointer: OpaquePointer
     /// Holds the socket's methods, which are called when the connection is freed. It must therefore be released later.
     private let context: AnyObject
     /// Set for a client.
@@ -52,6 +52,17 @@ package struct TLSSession: ~Copyable {
     }
 
     deinit { apus_tls_free(pointer) }
+
+    /// Prepares the connection for another thread, which calls ``arrive(socket:)``. Returns false, and changes nothing,
+    /// without memory.
+    package mutating func leave() -> Bool {
+        guard let moved = apus_tls_leave(pointer) else { return false }
+        pointer = moved
+        return true
+    }
+
+    /// Continues the connection on this thread, over another descriptor of its socket; nil: it is never direct.
+    package mutating func arrive(socket: CInt?) { pointer = apus_tls_arrive(pointer, socket ?? -1) }
 
     /// The addresses of the connection's own object and the library's.
     package struct Addresses {

@@ -28,6 +28,8 @@ struct apus_tls_context {
 struct apus_tls {
     /// In an unused connection: the next unused one.
     apus_tls *next_spare;
+    /// Between two threads: allocated alone, not beside the others.
+    int is_alone;
     SSL *ssl;
     apus_tls_context *context;
     int socket;

@@ -146,8 +146,39 @@ static apus_tls *take_spare(void) {
 }
 
 static void give_back(apus_tls *tls) {
+    if (tls->is_alone) {
+        free(tls);
+        return;
+    }
     tls->next_spare = spares;
     spares = tls;
+}
+
+/// Copies a connection to another place, from which its socket's methods are called from now on.
+static void copy_to(apus_tls *copy, const apus_tls *tls, int is_alone) {
+    *copy = *tls;
+    copy->next_spare = NULL;
+    copy->is_alone = is_alone;
+    BIO_set_data(SSL_get_rbio(copy->ssl), copy);
+}
+
+apus_tls *apus_tls_leave(apus_tls *tls) {
+    apus_tls *copy = malloc(sizeof *copy);
+    if (!copy) return NULL;
+    copy_to(copy, tls, 1);
+    give_back(tls);
+    return copy;
+}
+
+apus_tls *apus_tls_arrive(apus_tls *tls, int socket) {
+    apus_tls *copy = take_spare();
+    if (copy) {
+        copy_to(copy, tls, 0);
+        give_back(tls);
+        tls = copy;
+    }
+    tls->socket = socket;
+    return tls;
 }
 
 apus_tls *apus_tls_new(apus_tls_context *context, int socket) {

@@ -21,6 +21,12 @@ enum ConsoleRoutes {
             .contentType: file.contentType, .eTag: tag, .cacheControl: "no-cache", .contentSecurityPolicy: policy,
             .xContentTypeOptions: "nosniff", .referrerPolicy: "no-referrer", .openerPolicy: "same-origin",
         ]
+        if isModule(file.path) {
+            // Any page may embed the player. The files are the same for everybody, and no cookie comes with the request:
+            // `*` excludes credentials.
+            headers[.accessControlAllowOrigin] = "*"
+            headers[.resourcePolicy] = "cross-origin"
+        }
         let known = request.headers[values: .ifNoneMatch].contains { $0.contains(tag) }
         guard !known else {
             headers[.contentType] = nil
@@ -29,9 +35,13 @@ enum ConsoleRoutes {
         return Response(
             status: .ok, headers: headers, body: ResponseBody(byteBuffer: ByteBuffer(bytes: file.bytes)))
     }
+
+    /// True for `apus.js` and the modules that it imports. The pages of the console are for this origin alone.
+    private static func isModule(_ path: String) -> Bool { path == "apus.js" || path.hasPrefix("apus/") }
 }
 
 extension HTTPField.Name {
+    fileprivate static let resourcePolicy = Self(unchecked: "Cross-Origin-Resource-Policy")
     fileprivate static let referrerPolicy = Self(unchecked: "Referrer-Policy")
     fileprivate static let openerPolicy = Self(unchecked: "Cross-Origin-Opener-Policy")
 }

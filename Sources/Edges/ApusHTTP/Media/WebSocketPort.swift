@@ -1,5 +1,6 @@
 import ApusChannels
 import ApusCore
+import ApusTLS
 import NIOCore
 
 /// The end of a WebSocket at its socket: sends a channel's frames, which bypass the handlers above.
@@ -20,10 +21,15 @@ final class WebSocketPort: ChannelDuplexHandler, FramePort,
     private let loop: WebSocketLoop
     /// What was read before the socket came to this loop.
     private var received: ByteBuffer
+    /// Nil without TLS.
+    private let tls: TLSHandler?
     private var context: ChannelHandlerContext?
     private var slot: Int?
 
-    init(_ loop: WebSocketLoop, received: ByteBuffer) { (self.loop, self.received) = (loop, received) }
+    /// - Parameter tls: the handler below this one; nil without TLS.
+    init(_ loop: WebSocketLoop, tls: TLSHandler?, received: ByteBuffer) {
+        (self.loop, self.tls, self.received) = (loop, tls, received)
+    }
 
     // MARK: - The channel
 
@@ -68,7 +74,10 @@ final class WebSocketPort: ChannelDuplexHandler, FramePort,
     func send(_ bytes: ByteBuffer, now: MonotonicTime) {
         guard let context, let slot else { return }
         loop.sent(slot, now: now)
-        context.writeAndFlush(wrapOutboundOut(loop.message(of: bytes)), promise: nil)
+        let message = loop.message(of: bytes)
+        // One buffer per frame and viewer: the pipeline costs more than the encryption (docs/decisions/5).
+        if let tls, tls.isDirect { return tls.send(message) }
+        context.writeAndFlush(wrapOutboundOut(message), promise: nil)
     }
 
     /// A client with streams was sent nothing for the time of a keepalive.

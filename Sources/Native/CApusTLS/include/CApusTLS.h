@@ -74,6 +74,12 @@ void apus_tls_context_free(apus_tls_context *context);
 apus_tls *apus_tls_new_server(apus_tls_context *context, int socket);
 void apus_tls_free(apus_tls *tls);
 
+/// Takes a connection out of this thread's memory, so that another thread continues it with apus_tls_arrive or frees it.
+/// Returns it at its new address; null without memory, with nothing changed.
+apus_tls *apus_tls_leave(apus_tls *tls);
+/// Continues a connection on this thread, over another descriptor of its socket; -1 for none. Returns its new address.
+apus_tls *apus_tls_arrive(apus_tls *tls, int socket);
+
 /// Supplies the next ciphertext. It must stay in place until the calls that consume it are done.
 void apus_tls_feed(apus_tls *tls, const void *bytes, size_t count);
 
