@@ -335,8 +335,8 @@ let package = Package(
             [
                 "ApusCore", "ApusCrypto", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusTLS",
                 "ApusTraversal", "ApusMedia", "ApusTransport", "ApusCluster", "ApusSessions", "ApusChannels",
-                "ApusClientAPI", "ApusMediaAccess", "ApusDeviceAuthorization", "ApusSignIn", "ApusConsole", hummingbird,
-                hummingbirdCore, httpTypes, nioCore, nioPosix, nioHTTP1, nioWebSocket, nioHTTPTypes,
+                "ApusClientAPI", "ApusMediaAccess", "ApusDeviceAuthorization", "ApusSignIn", "ApusConsole", "CApusMemory",
+                hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, nioHTTP1, nioWebSocket, nioHTTPTypes,
                 nioHTTPTypesHTTP1, protobuf, lifecycle, log, coreMetrics,
             ]),
 

@@ -121,27 +121,31 @@ public final class DeviceAgent: Sendable {
                 state.media.configured(track, configuration)
                 var payload = ByteBuffer()
                 configuration.encode(into: &payload)
-                record(track, 0, 0, .configuration, payload)
+                record(track, 0, 0, UInt32(truncatingIfNeeded: Date().milliseconds), .configuration, payload)
                 publisher.send(
                     track: track, ptsMicroseconds: 0, dtsDeltaMicroseconds: 0, flags: .configuration, payload: payload)
             case .frame(let track, let pts, let dtsDelta, let flags, let payload):
                 guard let time = state.media.time(of: track, ptsMicroseconds: pts, flags: flags) else { return }
-                record(track, time, dtsDelta, flags, payload)
+                // A source delivers what it captures at once.
+                let capture = UInt32(truncatingIfNeeded: Date().milliseconds)
+                record(track, time, dtsDelta, capture, flags, payload)
                 publisher.send(
-                    track: track, ptsMicroseconds: time, dtsDeltaMicroseconds: dtsDelta, flags: flags,
-                    payload: payload)
+                    track: track, ptsMicroseconds: time, dtsDeltaMicroseconds: dtsDelta, captureMilliseconds: capture,
+                    flags: flags, payload: payload)
             case .ended: endingFeed.yield(nil)
             case .failed(let error): endingFeed.yield(error)
             }
         }
     }
 
-    private func record(_ track: UInt8, _ pts: Int64, _ dtsDelta: Int32, _ flags: MediaFlags, _ payload: ByteBuffer) {
+    private func record(
+        _ track: UInt8, _ pts: Int64, _ dtsDelta: Int32, _ capture: UInt32, _ flags: MediaFlags, _ payload: ByteBuffer
+    ) {
         guard let recording else { return }
         // A writer of files needs no position.
         let header = MediaHeader(
             position: FramePosition(epoch: 0, sequence: 0), ptsMicroseconds: pts, dtsDeltaMicroseconds: dtsDelta,
-            captureMilliseconds: UInt32(truncatingIfNeeded: Date().milliseconds), flags: flags, track: track)
+            captureMilliseconds: capture, flags: flags, track: track)
         recording.write(MediaFrame(header: header, payload: payload))
     }
 }

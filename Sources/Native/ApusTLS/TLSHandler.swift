@@ -146,7 +146,7 @@ package final class TLSHandler: ChannelDuplexHandler {
             of: NIOBSDSocket.Handle.self
         ) { $0 }
         session?.arrive(socket: socket)
-        if socket != nil { direct = context }
+        if socket != nil { (direct, addresses) = (context, session?.addresses) }
     }
 
     package func handlerRemoved(context: ChannelHandlerContext) { ended() }
@@ -168,7 +168,7 @@ package final class TLSHandler: ChannelDuplexHandler {
     private func ended() {
         state = .closed
         session = nil
-        direct = nil
+        (direct, addresses) = (nil, nil)
         output = ByteBuffer()
         content = ByteBuffer()
         promise?.fail(ApusError(.linkLost))
@@ -378,6 +378,9 @@ package final class TLSHandler: ChannelDuplexHandler {
 
     /// True if ``send(_:)`` works.
     package var isDirect: Bool { direct != nil }
+
+    /// What ``send(_:)`` reads besides this object, for prefetching; nil if it does not work.
+    package private(set) var addresses: TLSSession.Addresses?
 
     /// Completes a promise together with those of the output.
     private func join(_ new: EventLoopPromise<Void>?) {

@@ -194,8 +194,12 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     /// Sends one frame. Numbers follow the order of the calls. One of more than ``MediaFrame/payloadByteCountMax``
     /// bytes is sent in parts, with a number for each (``FrameJoiner``). One of more than
     /// ``MediaFrame/joinedByteCountMax`` bytes ends the stream with 21024.
+    ///
+    /// - Parameter captureMilliseconds: the wall clock at the capture, in Unix milliseconds modulo 2³², from which viewers
+    ///   compute the delay; 0 if it is not known.
     public func send(
-        track: UInt8, ptsMicroseconds: Int64, dtsDeltaMicroseconds: Int32, flags: MediaFlags, payload: ByteBuffer
+        track: UInt8, ptsMicroseconds: Int64, dtsDeltaMicroseconds: Int32, captureMilliseconds: UInt32 = 0,
+        flags: MediaFlags, payload: ByteBuffer
     ) {
         let byteCount = payload.readableBytes + 256
         let bound = limits.handOverByteCountMax * (flags.contains(.configuration) ? 2 : 1)
@@ -221,6 +225,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
                 let header = MediaHeader(
                     position: FramePosition(epoch: epoch ?? 0, sequence: nextSequence),
                     ptsMicroseconds: ptsMicroseconds, dtsDeltaMicroseconds: dtsDeltaMicroseconds,
+                    captureMilliseconds: captureMilliseconds,
                     flags: FrameJoiner.flags(flags, ofPart: index, of: parts.count), track: track)
                 nextSequence += 1
                 keep(MediaFrame(header: header, payload: part))

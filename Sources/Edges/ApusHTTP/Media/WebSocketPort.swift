@@ -1,6 +1,7 @@
 import ApusChannels
 import ApusCore
 import ApusTLS
+import CApusMemory
 import NIOCore
 
 /// The end of a WebSocket at its socket: sends a channel's frames, which bypass the handlers above.
@@ -23,6 +24,8 @@ final class WebSocketPort: ChannelDuplexHandler, FramePort,
     private var received: ByteBuffer
     /// Nil without TLS.
     private let tls: TLSHandler?
+    /// Of TLS, for prefetching.
+    private var addresses: TLSSession.Addresses?
     private var context: ChannelHandlerContext?
     private var slot: Int?
 
@@ -35,6 +38,7 @@ final class WebSocketPort: ChannelDuplexHandler, FramePort,
 
     func handlerAdded(context: ChannelHandlerContext) {
         self.context = context
+        addresses = tls?.addresses
         slot = loop.add(self)
     }
 
@@ -46,7 +50,7 @@ final class WebSocketPort: ChannelDuplexHandler, FramePort,
     }
 
     private func ended() {
-        (context, isWritable) = (nil, false)
+        (context, isWritable, addresses) = (nil, false, nil)
         if let slot { loop.remove(slot) }
         slot = nil
     }
@@ -79,6 +83,15 @@ final class WebSocketPort: ChannelDuplexHandler, FramePort,
         if let tls, tls.isDirect { return tls.send(message) }
         context.writeAndFlush(wrapOutboundOut(message), promise: nil)
     }
+
+    func prefetch() {
+        guard let tls, let addresses else { return }
+        apus_prefetch(Unmanaged.passUnretained(tls).toOpaque(), Self.handlerByteCount)
+        apus_prefetch(addresses.connection, 128)
+        apus_prefetch(addresses.library, 256)
+    }
+    /// The part of the handler that a frame uses.
+    private static let handlerByteCount = 256
 
     /// A client with streams was sent nothing for the time of a keepalive.
     func keepAlive() {
