@@ -77,8 +77,9 @@ private final class MovedPair: Sendable {
     private let listener: any Channel
     private let place = Mutex<(handler: TLSHandler, channel: any Channel)?>(nil)
 
-    /// SAFETY: used on the event loop of the other channel alone.
-    private struct Handler: @unchecked Sendable { let value: TLSHandler }
+    private struct Handler: @unchecked Sendable {  // SAFETY: used on the event loop of the other channel alone.
+        let value: TLSHandler
+    }
 
     private static let group = MultiThreadedEventLoopGroup(numberOfThreads: 2)
     private static let authority = Result { try TestAuthority() }

@@ -260,7 +260,9 @@ struct SignInTests {
             ("cross-origin-opener-policy", "same-origin"), ("content-type", "text/html"),
         ] { #expect(browser.value(of: name)?.contains(part) == true, "\(name)") }
         // Pages of any origin load the player's module, without credentials, and nothing else of the console.
-        for (path, isOpen) in [("/apus.js", true), ("/apus/player.js", true), ("/", false), ("/console/app.js", false)] {
+        for (path, isOpen) in [
+            ("/apus.js", true), ("/apus/player.js", true), ("/", false), ("/console/app.js", false),
+        ] {
             #expect(try browser.ask("GET", path, origin: "https://other.example", isMarked: false).status == 200)
             #expect(browser.value(of: "access-control-allow-origin") == (isOpen ? "*" : nil), "\(path)")
             #expect(browser.value(of: "cross-origin-resource-policy") == (isOpen ? "cross-origin" : nil), "\(path)")

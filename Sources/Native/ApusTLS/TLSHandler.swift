@@ -355,11 +355,12 @@ package final class TLSHandler: ChannelDuplexHandler {
         context.flush()
     }
 
-    /// Sends the bytes of a moved connection, without the channel's pipeline. Ciphertext is written to the socket at once.
-    /// What the socket does not accept is written to the channel, and so is everything after it until the channel has sent
-    /// that. The channel therefore determines order, water marks and writability.
+    /// Sends the bytes of a moved connection, without the channel's pipeline. Ciphertext is written to the socket at
+    /// once. What the socket does not accept is written to the channel, and so is everything after it until the channel
+    /// has sent that. The channel therefore determines order, water marks and writability.
     ///
-    /// Discards the bytes after the close. Does nothing in a channel without a socket, or if the connection was not moved.
+    /// Discards the bytes after the close. Does nothing in a channel without a socket, or if the connection was not
+    /// moved.
     package func send(_ bytes: ByteBuffer) {
         guard state == .open, !isOutputOver, let context = direct else { return }
         guard channelWriteCount == 0, isOutputTaken || output.readableBytes == 0, promise == nil,

@@ -12,7 +12,7 @@ import Glibc
 /// Attacks by WebSockets, beside viewers that must not notice, one of them at a WebSocket too.
 @Suite("Attacks by WebSockets", .serialized, .timeLimit(.minutes(5)))
 struct WebSocketAttackTests {
-    @Test("Ten thousand WebSockets that never read, of which 1,500 play, disturb no viewer and are closed")
+    @Test("Ten thousand WebSockets that never read, of which 300 play, disturb no viewer and are closed")
     func neverReading() async throws {
         let cluster = try Cluster(nodes: 1, basePort: 22_450)
         defer { cluster.down() }
@@ -24,18 +24,18 @@ struct WebSocketAttackTests {
 
         let crowd = NeverReading(port: cluster.httpPort(1))
         defer { crowd.end() }
-        let tokens = try Self.tokens(cluster, count: 1_500)
+        let tokens = try Self.tokens(cluster, count: 300)
         for token in tokens {
             // Within the loop, so that the node is looked at all along.
             crowd.play("good", token: token)
-            if crowd.count % 100 == 0 { try witness.look() }
+            if crowd.count % 50 == 0 { try witness.look() }
         }
-        #expect(crowd.playingCount == 1_500, "not all of them were admitted")
+        #expect(crowd.playingCount == 300, "not all of them were admitted")
+        let playing = (native: Frames(seen).gapLongest, page: page.takeGap())
         while crowd.count < 10_000 {
             crowd.upgrade(count: 250)
             try witness.look()
         }
-        // One before its welcome has 5 s, one that plays and does not read 10 s.
         let node = NodeView(1, of: cluster)
         let isOver = await waited(.seconds(60)) {
             try? witness.look()
@@ -44,8 +44,10 @@ struct WebSocketAttackTests {
         #expect(isOver != nil, "WebSockets that never read are open still")
         let during = (native: Frames(seen).gapLongest, page: page.takeGap())
         let lost = page.end()
-        #expect(during.native <= max(80, 2 * before.native), "the native viewer's longest gap; before: \(before.native)")
-        #expect(during.page <= max(80, 2 * before.page), "the page's longest gap; before: \(before.page)")
+        // Twice the gaps of before the attack, where the machine has other work.
+        let phases = "before: \(before), while 300 began to play: \(playing)"
+        #expect(during.native <= max(80, 2 * before.native), "the native viewer's gap; \(phases)")
+        #expect(max(during.page, playing.page) <= max(80, 2 * before.page), "the page's gap; \(phases)")
         #expect(lost == 0, "frames of the page")
         // A WebSocket that plays may keep 256 KiB (http.websocket_outbound_bytes_max), which share their bytes.
         try await witness.testify()
@@ -156,8 +158,9 @@ private final class HonestPage: Sendable {
     }
     private let state = Mutex(State())
 
-    /// SAFETY: used on the thread alone.
-    private struct Socket: @unchecked Sendable { let value: MediaWebSocket }
+    private struct Socket: @unchecked Sendable {  // SAFETY: used on the thread alone.
+        let value: MediaWebSocket
+    }
 
     init(_ cluster: Cluster, device: String) throws {
         let socket = try #require(MediaWebSocket(port: cluster.httpPort(1)))

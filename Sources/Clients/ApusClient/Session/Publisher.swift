@@ -195,8 +195,8 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     /// bytes is sent in parts, with a number for each (``FrameJoiner``). One of more than
     /// ``MediaFrame/joinedByteCountMax`` bytes ends the stream with 21024.
     ///
-    /// - Parameter captureMilliseconds: the wall clock at the capture, in Unix milliseconds modulo 2³², from which viewers
-    ///   compute the delay; 0 if it is not known.
+    /// - Parameter captureMilliseconds: the wall clock at the capture, in Unix milliseconds modulo 2³², from which
+    ///   viewers compute the delay; 0 if it is not known.
     public func send(
         track: UInt8, ptsMicroseconds: Int64, dtsDeltaMicroseconds: Int32, captureMilliseconds: UInt32 = 0,
         flags: MediaFlags, payload: ByteBuffer

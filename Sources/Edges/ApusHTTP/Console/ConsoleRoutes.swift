@@ -22,8 +22,8 @@ enum ConsoleRoutes {
             .xContentTypeOptions: "nosniff", .referrerPolicy: "no-referrer", .openerPolicy: "same-origin",
         ]
         if isModule(file.path) {
-            // Any page may embed the player. The files are the same for everybody, and no cookie comes with the request:
-            // `*` excludes credentials.
+            // Any page may embed the player. The files are the same for everybody, and no cookie comes with the
+            // request: `*` excludes credentials.
             headers[.accessControlAllowOrigin] = "*"
             headers[.resourcePolicy] = "cross-origin"
         }
