@@ -142,14 +142,14 @@ struct RecordingReaderTests {
         let first = try await reader.record(channel, .with { ($0.mode, $0.days) = (.continuous, 7) })
         #expect(first.status == .inUse && first.curOrderStartTime == aTime / 1_000_000 + 86_400)
         place.box.state.withLock { $0.now += 3_600_000 }
-        let second = try await reader.record(channel, .with { ($0.mode, $0.days) = (.event, 30) })
-        #expect(second.curOrderStartTime == first.curOrderStartTime && second.curOrderPkgType == 2)
+        let second = try await reader.record(channel, .with { ($0.mode, $0.days) = (.continuous, 30) })
+        #expect(second.curOrderStartTime == first.curOrderStartTime && second.playbackDays == 30)
         let ended = try await reader.stop(channel)
         #expect(ended.status == .expired && ended.endTime == aTime / 1_000_000 + 90_000)
         place.box.state.withLock { $0.now += 3_600_000 }
         let third = try await reader.record(channel, .with { ($0.mode, $0.days) = (.continuous, 7) })
         #expect(third.startTime == first.startTime && third.curOrderStartTime == aTime / 1_000_000 + 93_600)
-        for (mode, days, end) in [(0, 7, 0), (1, 0, 0), (1, 3651, 0), (1, 7, 5)] {
+        for (mode, days, end) in [(0, 7, 0), (1, 0, 0), (1, 3651, 0), (1, 7, 5), (2, 7, 0)] {
             let code = await Self.refusal {
                 _ = try await reader.record(
                     channel,

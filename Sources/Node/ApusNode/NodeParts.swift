@@ -108,7 +108,7 @@ final class NodeParts: Sendable {
             relayIssuer: relayMesh, log: nodeLog)
         try await revocations.load(wallSeconds: cluster.view.clock.wallSeconds())
         sessions.register(with: dispatcher, records: records, runtime: runtime)
-        let (media, ports) = (MediaAccess(sessions: sessions, channels: channels), Self.ports(signing, configuration))
+        let (media, ports) = (MediaAccess(sessions: sessions, channels: channels), Self.ports(signing, keys, configuration))
         let context = NodeContext(
             view: view, entities: entities, runtime: runtime, dispatcher: dispatcher, records: records,
             sessions: sessions, topics: topics, ports: ports, group: group, conditions: conditions, log: nodeLog,
@@ -139,8 +139,11 @@ final class NodeParts: Sendable {
     }
 
     /// The ports that the node itself provides to its services.
-    private static func ports(_ signing: TokenSigning, _ configuration: NodeConfiguration) -> ServicePorts {
+    private static func ports(
+        _ signing: TokenSigning, _ keys: ClusterKeys, _ configuration: NodeConfiguration
+    ) -> ServicePorts {
         let ports = ServicePorts()
+        ports.provide(keys)
         ports.provide(TokenIssuer(signing: signing, cluster: configuration.cluster))
         return ports
     }

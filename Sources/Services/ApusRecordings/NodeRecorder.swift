@@ -39,7 +39,6 @@ final class NodeRecorder: Sendable {
     func run() async {
         await withDiscardingTaskGroup { group in
             group.addTask { await self.takeFrames() }
-            group.addTask { await RecordingPurge(self.service).run() }
             group.addTask {
                 await self.seals.run(atMost: self.service.configuration.sealsMax) { await self.seal($0) }
             }

@@ -15,8 +15,6 @@ package struct RecordingConfiguration: Sendable, Hashable {
     package var segmentDuration = Duration.seconds(10)
     /// The channels that are sealed at the same time. Key `recordings.seals_max`.
     package var sealsMax = 4
-    /// The longest retention of a plan, in days. Key `recordings.days_max`.
-    package var daysMax = 366
     /// Where objects are kept by default: `objects`, beside the file of the records.
     package var objectDirectory = ""
     package var objects = ObjectStoreConfiguration()
@@ -65,7 +63,6 @@ extension RecordingConfiguration: ServiceConfiguration {
             throw reader.invalid("recordings.segment_duration", "2s to 60s are expected")
         }
         sealsMax = try reader.int("recordings.seals_max", default: sealsMax, in: 1...64)
-        daysMax = try reader.int("recordings.days_max", default: daysMax, in: 1...36_600)
         try objects.read(&reader)
     }
 }

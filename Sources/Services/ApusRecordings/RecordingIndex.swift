@@ -41,6 +41,11 @@ package struct RecordingIndex: Sendable {
         return found
     }
 
+    /// True if a channel has a plan, or had one.
+    func hasPlans() async throws(ApusError) -> Bool {
+        try await !store.page(RecordingRecords.plans, limit: 1).records.isEmpty
+    }
+
     package func head(of channel: RecordedChannel) async throws(ApusError) -> Record<RecordingHead>? {
         try await store.record(RecordingRecords.heads, channel.key)
     }

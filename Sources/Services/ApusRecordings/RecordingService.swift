@@ -33,7 +33,8 @@ package final class RecordingService: NodeService, Service, MediaDownloads {
     /// What clients read and change.
     let reader: RecordingReader
     let limited: LogLimiter
-    private let entities: EntityRegistry
+    /// With which the log is sealed.
+    private let keys: ClusterKeys
     private let group: any EventLoopGroup
     /// The objects, while the store is open.
     private let lateObjects: LateObjects
@@ -48,7 +49,8 @@ package final class RecordingService: NodeService, Service, MediaDownloads {
         (index, sessions, conditions) = (
             RecordingIndex(node.records), SessionRecords(node.records), node.conditions
         )
-        (channels, entities) = (try node.ports.one(ChannelService.self), node.entities)
+        channels = try node.ports.one(ChannelService.self)
+        keys = try node.ports.one(ClusterKeys.self)
         let late = LateObjects(configuration.objects.limits)
         lateObjects = late
         let refresh = RecordingRefresh(view: node.view, entities: node.entities)
@@ -90,17 +92,34 @@ package final class RecordingService: NodeService, Service, MediaDownloads {
 
     private func record() async throws(ApusError) {
         let objects = try await configuration.objects.open(defaultDirectory: configuration.objectDirectory)
+        lateObjects.set(objects)
+        await withDiscardingTaskGroup { group in
+            group.addTask { await RecordingPurge(self).run() }
+            do throws(ApusError) {
+                try await self.record(with: objects)
+            } catch {
+                raise(error)
+            }
+            group.cancelAll()
+        }
+        lateObjects.set(nil)
+        await objects.shutdown()
+    }
+
+    /// Records while the log is open. The first plan of the cluster makes the log: its files take some room.
+    private func record(with objects: any ObjectStore) async throws(ApusError) {
+        while try await !index.hasPlans() {
+            guard (try? await Task.sleep(for: RecordingConfiguration.planInterval)) != nil else { return }
+        }
         var limits = RecordingLogLimits()
         limits.fileCountMax = max(limits.fileCountMin, configuration.logByteCountMax / limits.fileByteCount)
-        let log = try RecordingLog(directory: configuration.logDirectory, limits: limits)
+        let log = try RecordingLog(
+            directory: configuration.logDirectory, limits: limits, sealing: ClusterLogSealing(keys: keys))
         let recorder = NodeRecorder(self, log, objects)
         self.recorder.withLock { $0 = recorder }
-        lateObjects.set(objects)
         await recorder.run()
-        lateObjects.set(nil)
         self.recorder.withLock { $0 = nil }
         await log.close()
-        await objects.shutdown()
     }
 
     /// Puts what has been recorded of a channel into the index, if this node owns its shard. Returns when it is there.

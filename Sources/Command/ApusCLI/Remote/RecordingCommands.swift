@@ -32,7 +32,6 @@ struct RecordingRangeOptions: ParsableArguments {
 /// `apus record DEVICE on|off|status`
 struct RecordCommand: AsyncParsableCommand {
     enum Verb: String, ExpressibleByArgument, CaseIterable { case on, off, status }
-    enum Mode: String, ExpressibleByArgument, CaseIterable { case continuous, event }
 
     static let configuration = CommandConfiguration(
         commandName: "record", abstract: "Record a device in the cluster, or show how it is recorded.",
@@ -41,7 +40,6 @@ struct RecordCommand: AsyncParsableCommand {
     @Argument(help: "on, off or status.") var verb: Verb
     @Option(help: "Keep recordings for this number of days, 1 to 3650.") var days: UInt32 = 7
     @Option(help: "Keep at most this many MiB; 0: no bound of this channel's own.") var size: UInt64 = 0
-    @Option(help: "Record all the time, or events only.") var mode = Mode.continuous
     @Option(help: "Record until this time. Default: without an end.") var until: TimeArgument?
 
     func validate() throws {
@@ -63,7 +61,7 @@ struct RecordCommand: AsyncParsableCommand {
                 try await api.ask(
                     ClientSetRecordingPlanRequest.with {
                         ($0.device, $0.source, $0.days) = (device, source, days)
-                        ($0.mode, $0.bytesMax) = (mode == .event ? .event : .continuous, size << 20)
+                        ($0.mode, $0.bytesMax) = (.continuous, size << 20)
                         $0.end = until.map { Int64($0.date.timeIntervalSince1970) } ?? 0
                     })
             }

@@ -94,13 +94,10 @@ extension RecordingReader {
         _ channel: RecordedChannel, _ request: ClientSetRecordingPlanRequest
     ) async throws(ApusError) -> ClientRecordingPlan {
         let now = now()
-        let mode: RecordingMode? =
-            switch request.mode {
-            case .continuous: .continuous
-            case .event: .event
-            case .unspecified, .UNRECOGNIZED: nil
-            }
-        guard let mode, (1...3650).contains(request.days) else {
+        guard request.mode != .event else {
+            throw ApusError(.badParameter, "recordings of events alone are not supported yet")
+        }
+        guard request.mode == .continuous, (1...3650).contains(request.days) else {
             throw ApusError(.badParameter, "a plan has a mode, and 1 to 3650 days")
         }
         guard request.end == 0 || request.end * 1000 > max(now, request.start * 1000) else {
@@ -108,7 +105,7 @@ extension RecordingReader {
         }
         let plan = RecordingPlan.with {
             ($0.device, $0.source) = (channel.device.rawValue, UInt32(channel.source))
-            ($0.account, $0.mode) = (channel.account.rawValue, mode)
+            ($0.account, $0.mode) = (channel.account.rawValue, .continuous)
             ($0.days, $0.bytesMax, $0.endsMs) = (request.days, request.bytesMax, request.end * 1000)
             $0.startsMs = max(now, request.start * 1000)
         }
