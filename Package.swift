@@ -163,10 +163,7 @@ let package = Package(
             ]),
         layer(
             "Engine", "ApusRecordingLog",
-            [
-                "ApusCore", "ApusCrypto", "ApusThreads", "ApusMedia", "CApusMemory", nioCore, dequeModule,
-                orderedCollections,
-            ]),
+            ["ApusCore", "ApusCrypto", "ApusThreads", "ApusMedia", "CApusMemory", nioCore, dequeModule]),
         layer(
             "Engine", "ApusTransport",
             [
@@ -485,13 +482,10 @@ let package = Package(
             "ApusOutgoingTests",
             ["ApusCore", "ApusCrypto", "ApusTestKit", "ApusOutgoing", lifecycle, log]),
         test(
-            "ApusObjectStoreTests",
-            ["ApusCore", "ApusCrypto", "ApusObjectStore", "ApusTestKit"],
-            exclude: ["Servers"]),
+            "ApusObjectStoreTests", ["ApusCore", "ApusCrypto", "ApusObjectStore", "ApusTestKit"], exclude: ["Servers"]),
         test(
             "ApusRecordingLogTests",
-            ["ApusCore", "ApusMedia", "ApusRecordingLog", "ApusTestKit", "CApusMemory", nioCore],
-            for: .speed),
+            ["ApusCore", "ApusMedia", "ApusRecordingLog", "ApusTestKit", "CApusMemory", nioCore], for: .speed),
         test("ApusHTTPClientTests", ["ApusCore", "ApusHTTPClient", "ApusTestKit", nioCore, nioPosix]),
         test("ApusEventsTests", ["ApusCore", "ApusContract", "ApusStorage", "ApusTraversal", "ApusEvents", protobuf]),
         test("ApusGrammarTests", ["ApusCore", "ApusGrammar"]),

@@ -95,6 +95,18 @@ struct RecordingLogTests {
         await log.close()
     }
 
+    @Test("Two channels whose names are two normalizations of one text are two channels")
+    func names() async throws {
+        let (one, other) = ("caf\u{e9}", "cafe\u{301}")
+        let log = try open()
+        #expect(log.append(one, frames(0..<2)) == 0 && log.append(other, frames(5..<7)) == 0)
+        try await log.write()
+        log.releaseAll(one)
+        #expect(try await log.everything(one).isEmpty)
+        #expect(try await log.everything(other) == frames(5..<7))
+        await log.close()
+    }
+
     @Test("Files of another size, and more than there may be, are removed when they are free")
     func sizes() async throws {
         let log = try open()

@@ -174,8 +174,8 @@ struct LogSection: Sendable, Hashable {
 
 /// An entry of a group's table.
 enum LogEntry: Sendable, Hashable {
-    case frames(channel: String, LogSection)
-    case release(channel: String, LogRelease)
+    case frames(channel: ExactText, LogSection)
+    case release(channel: ExactText, LogRelease)
 
     /// The bytes of an entry beside the channel's name: the larger kind.
     static let byteCount = 1 + 2 + 4 + 8 + 8 + 4 + 8 + 4 + 4
@@ -184,15 +184,15 @@ enum LogEntry: Sendable, Hashable {
         switch self {
         case .frames(let channel, let section):
             buffer.writeInteger(UInt8(1))
-            buffer.writeMultipleIntegers(UInt16(channel.utf8.count), section.epoch, section.first, section.last)
+            buffer.writeMultipleIntegers(UInt16(channel.string.utf8.count), section.epoch, section.first, section.last)
             buffer.writeMultipleIntegers(
                 UInt32(section.frameCount), section.receivedMicroseconds, UInt32(section.byteCount), section.checksum)
-            buffer.writeString(channel)
+            buffer.writeString(channel.string)
         case .release(let channel, let release):
             buffer.writeInteger(UInt8(2))
             buffer.writeMultipleIntegers(
-                UInt16(channel.utf8.count), release.through.epoch, release.through.sequence, release.number)
-            buffer.writeString(channel)
+                UInt16(channel.string.utf8.count), release.through.epoch, release.through.sequence, release.number)
+            buffer.writeString(channel.string)
         }
     }
 
@@ -209,7 +209,7 @@ enum LogEntry: Sendable, Hashable {
                 let channel = buffer.readString(length: Int(nameByteCount)), first <= last
             else { return nil }
             self = .frames(
-                channel: channel,
+                channel: ExactText(channel),
                 LogSection(
                     epoch: epoch, first: first, last: last, frameCount: Int(frameCount),
                     receivedMicroseconds: received, byteCount: Int(byteCount), checksum: checksum))
@@ -220,7 +220,7 @@ enum LogEntry: Sendable, Hashable {
                 let channel = buffer.readString(length: Int(nameByteCount))
             else { return nil }
             let through = FramePosition(epoch: epoch, sequence: sequence)
-            self = .release(channel: channel, LogRelease(through: through, number: number))
+            self = .release(channel: ExactText(channel), LogRelease(through: through, number: number))
         default: return nil
         }
     }

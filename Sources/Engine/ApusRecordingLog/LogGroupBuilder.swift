@@ -4,7 +4,7 @@ import NIOCore
 
 /// A section with its place in a group.
 struct PlacedSection: Sendable {
-    var channel: String
+    var channel: ExactText
     var section: LogSection
     /// From the start of the group.
     var offset: Int
@@ -38,13 +38,13 @@ struct LogGroupBuilder {
     }
 
     /// The bytes for another entry and its section, without what sealing adds to it.
-    private func room(for channel: String) -> Int {
+    private func room(for channel: ExactText) -> Int {
         byteCountMax - LogFormat.groupHeaderByteCount - table.readableBytes - cipher.overhead - body.readableBytes
-            - LogEntry.byteCount - channel.utf8.count
+            - LogEntry.byteCount - channel.string.utf8.count
     }
 
     /// Adds releases, up to half of the room. The others are left out.
-    mutating func add(_ releases: [(channel: String, release: LogRelease)]) {
+    mutating func add(_ releases: [(channel: ExactText, release: LogRelease)]) {
         for (channel, release) in releases where room(for: channel) > byteCountMax / 2 {
             LogEntry.release(channel: channel, release).encode(into: &table)
             entryCount += 1

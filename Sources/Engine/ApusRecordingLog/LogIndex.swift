@@ -74,7 +74,7 @@ struct LogIndex {
     static let releaseCountMax = 8
 
     private(set) var slots: [Int: Slot] = [:]
-    private(set) var channels: [String: Channel] = [:]
+    private(set) var channels: [ExactText: Channel] = [:]
     private(set) var sectionCount = 0
     private(set) var usedByteCount = 0
     /// The last number that a group was given.
@@ -166,10 +166,10 @@ struct LogIndex {
     // MARK: Frames
 
     /// Adds a channel, if it is not there.
-    mutating func add(_ name: String) { channels[name, default: Channel()].byteCount += 0 }
+    mutating func add(_ name: ExactText) { channels[name, default: Channel()].byteCount += 0 }
 
     /// Adds a durable section. A release of its group's time or later applies to it.
-    mutating func add(_ extent: LogExtent, of name: String) {
+    mutating func add(_ extent: LogExtent, of name: ExactText) {
         var extent = extent
         // Removed, so that its sections are changed in place.
         var channel = channels.removeValue(forKey: name) ?? Channel()
@@ -216,7 +216,7 @@ struct LogIndex {
     /// Releases frames of a channel, in groups up to the release's number.
     ///
     /// - Returns: false if an earlier release covers it.
-    mutating func apply(_ release: LogRelease, to name: String) -> Bool {
+    mutating func apply(_ release: LogRelease, to name: ExactText) -> Bool {
         guard var channel = channels.removeValue(forKey: name) else { return false }
         defer { channels[name] = channel }
         guard !channel.releases.contains(where: { $0.covers(release) }) else { return false }
@@ -237,15 +237,15 @@ struct LogIndex {
     }
 
     /// Forgets the newest position of a channel, as far as it has no frames.
-    mutating func forget(_ name: String) {
+    mutating func forget(_ name: ExactText) {
         let newest = channels[name]?.extents.lazy.map(\.lastPosition).max()
         channels[name]?.newest = newest
     }
 
     /// The releases of all channels that still matter: a file has a group of their time or an earlier one.
-    mutating func releases() -> [(channel: String, release: LogRelease)] {
+    mutating func releases() -> [(channel: ExactText, release: LogRelease)] {
         let oldest = slots.values.compactMap(\.firstGroup).min() ?? .max
-        var all: [(channel: String, release: LogRelease)] = []
+        var all: [(channel: ExactText, release: LogRelease)] = []
         for name in channels.keys.sorted() {
             channels[name]?.releases.removeAll { $0.number < oldest }
             for release in channels[name]?.releases ?? [] { all.append((name, release)) }
@@ -268,7 +268,7 @@ struct LogIndex {
 
     /// The sections to read for the next frames after a position, which they have up to `end`. Those whose frames
     /// others have too are left out, as long as the others can be read.
-    func plan(_ name: String, after: FramePosition?) -> (extents: [LogExtent], end: FramePosition)? {
+    func plan(_ name: ExactText, after: FramePosition?) -> (extents: [LogExtent], end: FramePosition)? {
         guard let extents = channels[name]?.extents else { return nil }
         let rest = extents.lazy.filter { extent in
             !extent.isDamaged && (after.map { extent.lastPosition > $0 } ?? true)
@@ -286,7 +286,7 @@ struct LogIndex {
     ///
     /// - Parameter failureCountMax: so many failures damage it.
     /// - Returns: nil if it was released in the meantime, or true if it is damaged now.
-    mutating func failedToRead(_ extent: LogExtent, of name: String, failureCountMax: UInt16) -> Bool? {
+    mutating func failedToRead(_ extent: LogExtent, of name: ExactText, failureCountMax: UInt16) -> Bool? {
         guard let index = channels[name]?.extents.firstIndex(where: { $0.isAt(extent) }) else { return nil }
         channels[name]?.extents[index].failureCount += 1
         let isDamaged = (channels[name]?.extents[index].failureCount ?? 0) >= failureCountMax
@@ -300,7 +300,7 @@ struct LogIndex {
             guard let first = channel.extents.first else { return nil }
             let last = channel.extents.lazy.map(\.lastPosition).max() ?? first.lastPosition
             return LoggedChannel(
-                name: name, first: first.firstPosition, last: last, byteCount: channel.byteCount,
+                name: name.string, first: first.firstPosition, last: last, byteCount: channel.byteCount,
                 oldestMicroseconds: first.receivedMicroseconds)
         }
     }

@@ -9,7 +9,7 @@ extension RecordingLog {
     private static let failureCountMax: UInt16 = 4
 
     func readNow(
-        _ channel: String, after: FramePosition?, byteCountMax: Int
+        _ channel: ExactText, after: FramePosition?, byteCountMax: Int
     ) throws(ApusError) -> [LoggedFrame] {
         var (frames, byteCount, after) = ([LoggedFrame](), 0, after)
         while byteCount < byteCountMax {
@@ -29,7 +29,7 @@ extension RecordingLog {
 
     /// The frames of sections within the positions, in order, each once; nil if a section cannot be read.
     private func merged(
-        _ extents: [LogExtent], of channel: String, after: FramePosition?, through end: FramePosition
+        _ extents: [LogExtent], of channel: ExactText, after: FramePosition?, through end: FramePosition
     ) throws(ApusError) -> [LoggedFrame]? {
         var frames: [LoggedFrame] = []
         for extent in extents {
@@ -49,7 +49,7 @@ extension RecordingLog {
     }
 
     /// The frames of a section; nil if it is damaged or was released in the meantime.
-    private func section(_ extent: LogExtent, of channel: String) throws(ApusError) -> [LoggedFrame]? {
+    private func section(_ extent: LogExtent, of channel: ExactText) throws(ApusError) -> [LoggedFrame]? {
         guard let open = state.withLock({ $0.open[Int(extent.slot)] }) else { return nil }
         do throws(FileFailure) {
             let bytes = try open.file.read(at: Int(extent.offset), countMax: Int(extent.byteCount))
@@ -68,7 +68,7 @@ extension RecordingLog {
 
 extension RecordingLog.State {
     /// - Returns: true if the section may be read again.
-    mutating func failedToRead(_ extent: LogExtent, of channel: String, failureCountMax: UInt16) -> Bool {
+    mutating func failedToRead(_ extent: LogExtent, of channel: ExactText, failureCountMax: UInt16) -> Bool {
         guard let isDamaged = index.failedToRead(extent, of: channel, failureCountMax: failureCountMax) else {
             return false
         }

@@ -34,9 +34,9 @@ package final class RecordingLog: Sendable {
         var open: [Int: OpenFile] = [:]
         var sealing: any LogSealing
         /// Releases that are not in the files yet.
-        var releases: [String: [LogRelease]] = [:]
+        var releases: [ExactText: [LogRelease]] = [:]
         /// Channels that were released as a whole during a write: so are those of its frames that are in no group yet.
-        var lateReleases: Set<String> = []
+        var lateReleases: Set<ExactText> = []
         var writingSince: MonotonicTime?
         /// The last group of the current file that is durable.
         var durableGroup: UInt64 = 0
@@ -84,7 +84,7 @@ package final class RecordingLog: Sendable {
     ///   log is closed.
     package func append(_ channel: String, _ frames: [LoggedFrame]) -> Int {
         state.withLock { state in
-            let refused = state.append(channel, frames, limits)
+            let refused = state.append(ExactText(channel), frames, limits)
             state.refusedFrameCount += refused
             return refused
         }
@@ -112,7 +112,7 @@ package final class RecordingLog: Sendable {
 
     /// The newest durable position of a channel since the log was opened, or of what is in it.
     package func logged(_ channel: String) -> FramePosition? {
-        state.withLock { $0.index.channels[channel]?.newest }
+        state.withLock { $0.index.channels[ExactText(channel)]?.newest }
     }
 
     /// The channels with frames that are not released, in no order.
@@ -129,7 +129,7 @@ package final class RecordingLog: Sendable {
         _ channel: String, after: FramePosition?, byteCountMax: Int
     ) async throws(ApusError) -> [LoggedFrame] {
         try await reader.run { () throws(ApusError) in
-            try self.readNow(channel, after: after, byteCountMax: byteCountMax)
+            try self.readNow(ExactText(channel), after: after, byteCountMax: byteCountMax)
         }
     }
 
@@ -138,11 +138,12 @@ package final class RecordingLog: Sendable {
     /// The frames of a channel up to a position are not needed any more. The next ``write()`` makes that durable; after
     /// a restart before it, they are there again.
     package func release(_ channel: String, through: FramePosition) {
-        state.withLock { $0.release(channel, through: through) }
+        state.withLock { $0.release(ExactText(channel), through: through) }
     }
 
     /// No frame of a channel is needed any more, those that wait included.
     package func releaseAll(_ channel: String) {
+        let channel = ExactText(channel)
         state.withLock { state in
             // Groups of a write that failed may have some of its frames.
             if state.queue.has(channel) { state.index.add(channel) }
@@ -197,8 +198,8 @@ package final class RecordingLog: Sendable {
 }
 
 extension RecordingLog.State {
-    mutating func append(_ channel: String, _ frames: [LoggedFrame], _ limits: RecordingLogLimits) -> Int {
-        guard !isClosed, channel.utf8.count <= limits.channelNameByteCountMax,
+    mutating func append(_ channel: ExactText, _ frames: [LoggedFrame], _ limits: RecordingLogLimits) -> Int {
+        guard !isClosed, channel.string.utf8.count <= limits.channelNameByteCountMax,
             index.sectionCount < limits.sectionCountMax
         else { return frames.count }
         if !queue.has(channel) {
@@ -211,7 +212,7 @@ extension RecordingLog.State {
         return queue.append(channel, frames, limits)
     }
 
-    mutating func release(_ channel: String, through: FramePosition) {
+    mutating func release(_ channel: ExactText, through: FramePosition) {
         let release = LogRelease(through: through, number: index.lastGroup)
         guard index.apply(release, to: channel) else { return }
         releases[channel, default: []].removeAll { release.covers($0) }
