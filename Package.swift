@@ -140,6 +140,7 @@ let package = Package(
         layer("Protocol", "ApusWire", ["ApusCore", nioCore, protobuf]),
         layer("Protocol", "ApusContract", ["ApusCore", "ApusWire", protobuf]),
         layer("Protocol", "ApusMedia", ["ApusCore", "ApusCrypto", nioCore, dequeModule]),
+        layer("Protocol", "ApusDiagnosis", ["ApusCore", "ApusContract", protobuf]),
         layer("Protocol", "ApusTraversal", ["ApusCore", "ApusCrypto"]),
         layer("Protocol", "ApusWyoming", ["ApusCore", "ApusCrypto", nioCore]),
 
@@ -194,8 +195,7 @@ let package = Package(
             "Services", "ApusSessions",
             [
                 "ApusCore", "ApusCrypto", "ApusWire", "ApusContract", "ApusStorage", "ApusTransport", "ApusCluster",
-                protobuf, dequeModule,
-                lifecycle, log, coreMetrics,
+                protobuf, dequeModule, lifecycle, log, coreMetrics,
             ]),
         layer(
             "Services", "ApusChannels",
@@ -208,9 +208,8 @@ let package = Package(
             "Services", "ApusClientAPI",
             [
                 "ApusCore", "ApusConfiguration", "ApusTracing", "ApusThreads", "ApusWire", "ApusContract",
-                "ApusTransport", "ApusStorage",
-                "ApusCluster", "ApusSessions", nioCore, protobuf, orderedCollections, dequeModule, lifecycle, log,
-                coreMetrics,
+                "ApusTransport", "ApusStorage", "ApusCluster", "ApusSessions", nioCore, protobuf, orderedCollections,
+                dequeModule, lifecycle, log, coreMetrics,
             ]),
 
         layer(
@@ -229,16 +228,14 @@ let package = Package(
             "Services", "ApusThings",
             [
                 "ApusCore", "ApusConfiguration", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster",
-                "ApusSessions", "ApusClientAPI",
-                protobuf, coreMetrics,
+                "ApusSessions", "ApusClientAPI", protobuf, coreMetrics,
             ]),
         layer("Services", "ApusGrammar", ["ApusCore", yams]),
         layer(
             "Services", "ApusFirmware",
             [
                 "ApusCore", "ApusConfiguration", "ApusCrypto", "ApusContract", "ApusStorage", "ApusCluster",
-                "ApusSessions", "ApusClientAPI",
-                "ApusThings", protobuf, lifecycle, coreMetrics, log,
+                "ApusSessions", "ApusClientAPI", "ApusThings", protobuf, lifecycle, coreMetrics, log,
             ]),
         layer(
             "Services", "ApusCommands",
@@ -252,6 +249,12 @@ let package = Package(
             [
                 "ApusCore", "ApusConfiguration", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster",
                 "ApusSessions", "ApusClientAPI", "ApusThings", protobuf, coreMetrics,
+            ]),
+        layer(
+            "Services", "ApusDiagnosisService",
+            [
+                "ApusCore", "ApusConfiguration", "ApusWire", "ApusContract", "ApusDiagnosis", "ApusStorage",
+                "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", protobuf, coreMetrics,
             ]),
         layer(
             "Services", "ApusDeviceAuthorization",
@@ -320,7 +323,8 @@ let package = Package(
         layer(
             "Edges", "ApusGateway",
             [
-                "ApusCore", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusCluster",
+                "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport",
+                "ApusCluster",
                 "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusMediaAccess", "CApusMemory", "ApusTLS", nioCore,
                 nioPosix, protobuf, lifecycle, log, coreMetrics,
             ]),
@@ -344,8 +348,8 @@ let package = Package(
                 "ApusCore", "ApusConfiguration", "ApusTracing", "ApusListener", "ApusMedia", "ApusTransport",
                 "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusCommands",
                 "ApusTimers", "ApusCalls", "ApusAnswering", "ApusEvents", "ApusFirmware", "ApusRecordings",
-                "ApusRelayService", "ApusGateway", "ApusHTTP", "ApusThings", "ApusDialogs", "ApusSpeech",
-                "ApusDeviceAuthorization", "ApusSignIn", nioCore, log,
+                "ApusDiagnosisService", "ApusRelayService", "ApusGateway", "ApusHTTP", "ApusThings", "ApusDialogs",
+                "ApusSpeech", "ApusDeviceAuthorization", "ApusSignIn", nioCore, log,
             ]),
         layer(
             "Node", "ApusRelayNode",
@@ -368,8 +372,8 @@ let package = Package(
         layer(
             "Clients", "ApusClient",
             [
-                "ApusCore", "ApusCrypto", "ApusThreads", "ApusTLS", "ApusWire", "ApusContract", "ApusMedia",
-                "CApusMedia", nioCore, nioPosix, nioTLS, protobuf, dequeModule, log,
+                "ApusCore", "ApusCrypto", "ApusThreads", "ApusTLS", "ApusWire", "ApusContract", "ApusDiagnosis",
+                "ApusMedia", "CApusMedia", nioCore, nioPosix, nioTLS, protobuf, dequeModule, log,
             ]),
         layer(
             "Clients", "ApusDevice",
@@ -458,6 +462,8 @@ let package = Package(
                 "ApusClientAPI", tracing, nioCore, nioPosix, protobuf, log,
             ]),
         test("ApusCommandsTests", ["ApusCore", "ApusCommands", protobuf]),
+        test("ApusDiagnosisTests", ["ApusCore", "ApusContract", "ApusDiagnosis", protobuf]),
+        test("ApusDiagnosisServiceTests", ["ApusCore", "ApusContract", "ApusDiagnosisService", protobuf]),
         test("ApusTimersTests", ["ApusCore", "ApusTimers", protobuf]),
         test(
             "ApusRecordingsTests",
@@ -521,8 +527,7 @@ let package = Package(
             [
                 "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusListener", "ApusWire", "ApusTransport",
                 "ApusStorage", "ApusCluster", "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay",
-                "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode", "ApusNode", "ApusTestKit",
-                log, protobuf,
+                "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode", "ApusNode", "ApusTestKit", log, protobuf,
             ]),
         test("ApusLocalTests", ["ApusCore", "ApusLocal", "ApusTransport"]),
         // One build of the tests thereby compiles the programs beside the rest (scripts/lib/build-tests.sh).
@@ -557,8 +562,7 @@ let package = Package(
                 "ApusCore", "ApusCrypto", "ApusWire", "ApusContract", "ApusMedia", "ApusTraversal", "ApusRelay",
                 "ApusSessions", "ApusTransport", "ApusTLS", "ApusCluster", "ApusChannels", "ApusClientAPI",
                 "ApusWyoming", "ApusGateway", "ApusHTTP", "ApusConfiguration", "CApusCrypto", "CApusTLS",
-                "CApusTestTLS", hummingbird,
-                hummingbirdCore, httpTypes, nioCore, nioEmbedded, nioHTTP1, protobuf, log,
+                "CApusTestTLS", hummingbird, hummingbirdCore, httpTypes, nioCore, nioEmbedded, nioHTTP1, protobuf, log,
             ],
             in: "Fuzz", exclude: ["Entry.swift", "Corpus", "Crashes"]),
         test(
@@ -578,8 +582,7 @@ let package = Package(
             "ApusProviderTests",
             [
                 "ApusCore", "ApusGrammar", "ApusSphinx", "ApusWyoming", "ApusProvider", "ApusTestKit", nioCore,
-                nioPosix,
-                log,
+                nioPosix, log,
             ]),
         test("ApusWyomingTests", ["ApusCore", "ApusWyoming", "ApusTestKit", nioCore], exclude: ["Clients"]),
         test(
@@ -590,8 +593,8 @@ let package = Package(
         test(
             "ApusClientTests",
             [
-                "ApusCore", "ApusCrypto", "ApusContract", "ApusMedia", "ApusSessions", "ApusClient", "ApusDevice",
-                "ApusTestKit", nioCore, protobuf, log,
+                "ApusCore", "ApusCrypto", "ApusContract", "ApusDiagnosis", "ApusMedia", "ApusSessions", "ApusClient",
+                "ApusDevice", "ApusTestKit", nioCore, protobuf, log,
             ]),
         test(
             "ApusDeviceTests",

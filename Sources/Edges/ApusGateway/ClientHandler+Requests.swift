@@ -5,6 +5,7 @@ import ApusCore
 import ApusMedia
 import ApusMediaAccess
 import ApusSessions
+import ApusTracing
 import ApusWire
 import NIOCore
 import SwiftProtobuf
@@ -21,7 +22,7 @@ extension ClientHandler {
             switch ClientMethod(rawValue: frame.method) {
             case .publish: publish(try ClientPublishRequest(bounded: frame.payload), call)
             case .unpublish: unpublish(try ClientUnpublishRequest(bounded: frame.payload), call)
-            case .play: play(try ClientPlayRequest(bounded: frame.payload), call)
+            case .play: play(try ClientPlayRequest(bounded: frame.payload), call, trace)
             case .stop: stop(try ClientStopRequest(bounded: frame.payload), call)
             case .event, .publishAck, .publishResume, .streamState, .endpointsChanged, nil:
                 try ask(frame, call, timeLeft, trace)
@@ -102,7 +103,8 @@ extension ClientHandler {
 
     // MARK: - Playing
 
-    private func play(_ request: ClientPlayRequest, _ call: UInt32) {
+    /// - Parameter trace: a play session of an app is its trace, so that the spans of nodes are found by its id.
+    private func play(_ request: ClientPlayRequest, _ call: UInt32, _ trace: TraceContext?) {
         let target: PlayAsk.Target
         if !request.call.isEmpty {
             guard request.device.isEmpty, request.source == 0 else {
@@ -115,11 +117,18 @@ extension ClientHandler {
             target = .source(channel, of: device)
         }
         let grant = Array(request.grant)
+        let span = trace.flatMap {
+            gateway.service.clients.tracer?.request("channels.play", of: $0, [LogKey.device: request.device])
+        }
         media?.play(
             PlayAsk(
                 target, after: request.position, grant: grant,
-                sink: { [self] in PlayedSink(handler: self, call: call, channel: $0, grant: grant) },
-                fail: { [self] in fail(call, $0) }))
+                sink: { [self] in PlayedSink(handler: self, call: call, channel: $0, grant: grant, span: span) },
+                fail: { [self] error in
+                    span?.fail(error.code)
+                    span?.end()
+                    fail(call, error)
+                }))
     }
 
     private func stop(_ request: ClientStopRequest, _ call: UInt32) {

@@ -45,6 +45,8 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     private var isChosen = false
     /// Receive pacing, if the connection publishes exactly one stream.
     private var pacing: ReceivePacing?
+    /// Questions of ``probe()`` that the client has not answered.
+    private var probes = ClientProbes()
     /// True once the owner of the identity has confirmed this session as the newest (IV-A5).
     private var isConfirmed = false
     private var remote = "?"
@@ -140,7 +142,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         case .pong:
             let spread = gateway.service.reconnectSpreadMs
             send(.pong, ClientPong.with { $0.reconnectSpreadMs = spread }, correlation: frame.correlation)
-        case .ignore: break
+        case .ignore: probes.answered(now: .now())
         case .close(let error): close(error)
         case .serve:
             switch frame.kind {
@@ -365,6 +367,20 @@ extension ClientHandler: ClientLink {
     }
 
     func presenceChanged(_ device: DeviceID, _ presence: Presence) { send([.presence(device, presence)]) }
+
+    func probe() async -> ClientProbe {
+        await withCheckedContinuation { waiting in
+            eventLoop.execute { [self] in
+                guard machine.isOpen else { return waiting.resume(returning: .notAsked) }
+                let number = probes.ask(now: .now()) { waiting.resume(returning: $0) }
+                guard let number else { return }
+                write(LinkFrame(kind: .ping, correlation: 1))
+                eventLoop.assumeIsolated().scheduleTask(in: TimeAmount(ClientProbe.timeout)) { [self] in
+                    probes.timedOut(number)
+                }
+            }
+        }
+    }
 }
 
 extension ClientHandler: ClientConnection {

@@ -2,6 +2,7 @@ import ApusChannels
 import ApusContract
 import ApusCore
 import ApusMediaAccess
+import ApusTracing
 import ApusTransport
 import ApusWire
 import Foundation
@@ -16,11 +17,15 @@ final class PlayedSink: PlayerSink, @unchecked Sendable {  // SAFETY: confined t
     /// The grant that the client has presented.
     private let grant: [UInt8]
 
-    init(handler: ClientHandler, call: UInt32, channel: ChannelID, grant: [UInt8]) {
+    /// That of the request; nil if it is not traced.
+    private let span: TraceSpan?
+
+    init(handler: ClientHandler, call: UInt32, channel: ChannelID, grant: [UInt8], span: TraceSpan?) {
         self.handler = handler
         self.call = call
         self.channel = channel
         self.grant = grant
+        self.span = span
     }
 
     var eventLoop: any EventLoop { handler.eventLoop }
@@ -36,6 +41,7 @@ final class PlayedSink: PlayerSink, @unchecked Sendable {  // SAFETY: confined t
                 $0.endpoints = handler.gateway.service.endpoints(of: channel)
                 $0.grant = handler.grant(for: channel, isPublished: false, earlier: grant)
             }, correlation: call)
+        span?.end()
         receipt.open()
     }
 

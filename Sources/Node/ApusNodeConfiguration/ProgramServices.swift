@@ -5,6 +5,7 @@ import ApusCluster
 import ApusCommands
 package import ApusCore
 import ApusDeviceAuthorization
+import ApusDiagnosisService
 import ApusDialogs
 import ApusEvents
 import ApusFirmware
@@ -24,6 +25,7 @@ package enum ProgramServices {
         ProductService.self, CommandService.self, ThingService.self, TimerService.self, EventService.self,
         AnsweringService.self, CallService.self, FirmwareService.self, DialogService.self,
         SpeechService.self, DeviceAuthorizationService.self, SignInService.self, RecordingService.self,
+        DiagnosisService.self,
     ]
 
     private static let carried = Mutex<[any NodeService.Type]>([])

@@ -192,6 +192,21 @@ extension ClientListTimersRequest: BoundedMessage {}
 extension ClientCancelTimerRequest: BoundedMessage {}
 extension ClientChangeTimerRequest: BoundedMessage {}
 extension ClientStopRingingRequest: BoundedMessage {}
+extension ClientDiagnoseRequest: BoundedMessage {
+    package var isWithinBounds: Bool { source <= UInt32(UInt16.max) }
+}
+extension ClientReportPlaysRequest: BoundedMessage {
+    package var isWithinBounds: Bool { plays.allSatisfy(\.isWithinBounds) }
+}
+extension ClientPlayReport: BoundedMessage {
+    /// Times of at most 31 years, in milliseconds, and counts that a sum does not overflow.
+    package var isWithinBounds: Bool {
+        let times = [ageMs, receivedMs, decodedMs, renderedMs]
+        let counts = [received, decoded, rendered, skipped, dropped]
+        return source <= UInt32(UInt16.max) && times.allSatisfy { $0 <= 999_999_999_999 }
+            && counts.allSatisfy { $0 <= WireNumber.sequenceMax }
+    }
+}
 extension ClientListNodesRequest: BoundedMessage {}
 extension ClientDrainNodeRequest: BoundedMessage {}
 extension ClientUndrainNodeRequest: BoundedMessage {}

@@ -219,8 +219,8 @@ public struct FrameRing: Sendable {
         configurationByteCount = configurations.reduce(0) { $0 + $1.frame.encoded.readableBytes }
     }
 
-    /// True if a receiver can start at this frame: a key frame of video, or of any track if there is no video.
-    private func isStart(_ frame: RelayFrame) -> Bool {
+    /// True if a receiver can start at this key frame: a key frame of video, or of any track if there is no video.
+    package func isStart(_ frame: RelayFrame) -> Bool {
         hasVideo ? isVideo(track: frame.track) : true
     }
 
@@ -262,6 +262,9 @@ extension Deque {
 }
 
 extension FrameRing {
+    /// The codecs of this epoch's tracks, by their numbers, without those whose configuration cannot be decoded.
+    package var codecs: [Codec] { configurations.compactMap(\.codec) }
+
     /// True if a track of this epoch is video.
     public var hasVideo: Bool { configurations.contains { $0.codec?.isVideo ?? false } }
 

@@ -35,6 +35,10 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     private var ringByteCount = 0
     private var ringCountedAt = MonotonicTime.zero
     private var isDropped = false
+    /// When the newest frames came.
+    private(set) var arrivals = FrameArrivals()
+    /// When the newest publisher opened its stream here; nil: none has one.
+    private(set) var publishingSince: MonotonicTime?
     private var idleSince: MonotonicTime?
     private var releasesAwaited = 0
     private var wasFed = false
@@ -278,6 +282,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         switch action {
         case .distribute(let frames):
             service.metrics.framesIn.increment(by: Int64(frames.count))
+            arrivals.note(frames, in: machine.ring, now: .now())
             distribute(frames)
         case .adopt(let frame):
             sendHeld()
@@ -291,6 +296,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
             ingests[id]?.resume(next: next)
         case .endIngest(let id, let error):
             ingests.removeValue(forKey: id)?.ended(error)
+            if ingests.isEmpty { publishingSince = nil }
         case .openCopy(let node):
             openCopy(at: node)
         case .closeCopy(let node):
@@ -327,6 +333,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         if case .accepted = answer {
             peer.accepted(as: id)
             ingests[id] = peer
+            publishingSince = .now()
         }
         run(actions)
         return answer
@@ -339,6 +346,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
 
     func closeIngest(_ id: ChannelStateMachine.IngestID) {
         guard ingests.removeValue(forKey: id) != nil else { return }
+        if ingests.isEmpty { publishingSince = nil }
         machine.closeIngest(id)
         lookInTime()
     }

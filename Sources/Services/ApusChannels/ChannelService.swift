@@ -147,6 +147,12 @@ package final class ChannelService: Sendable {
         }
     }
 
+    /// The home of a channel that has one.
+    func home(of channel: ChannelID) -> ChannelLoop? { shared.withLock { $0.homes[channel]?.loop } }
+
+    /// The loops of the node's channels.
+    var allLoops: [ChannelLoop] { loops }
+
     /// The number of channels with a home: those with a hub, and those to which a caller is on the way.
     package var homeCount: Int { shared.withLock { $0.homes.count } }
 

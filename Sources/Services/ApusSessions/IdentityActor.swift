@@ -124,6 +124,7 @@ package actor IdentityActor {
             $0.online = machine.presence.online.rawValue
             $0.time = machine.presence.time
             $0.dataSinceMs = record.dataSince
+            if let place = machine.place { $0.place = place.message }
         }
     }
 

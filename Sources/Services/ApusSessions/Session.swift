@@ -110,4 +110,22 @@ package protocol ClientLink: AnyObject, Sendable {
     func confirmed()
     /// Tells the client that a device's presence changed.
     func presenceChanged(_ device: DeviceID, _ presence: Presence)
+    /// Asks the client for an answer, and waits for it at most ``ClientProbe/timeout``.
+    func probe() async -> ClientProbe
+}
+
+extension ClientLink {
+    package func probe() async -> ClientProbe { .notAsked }
+}
+
+/// Whether a client answers at this moment (IV-G9).
+package enum ClientProbe: Sendable, Hashable {
+    /// Its protocol has no such question, or it is not connected.
+    case notAsked
+    /// In this time.
+    case answered(Duration)
+    case silent
+
+    /// How long an answer is waited for.
+    package static let timeout = Duration.seconds(1)
 }

@@ -25,6 +25,7 @@ extension SessionInspect: EntityMessage {
     package static var method: UInt16 { 0x0103 }
     package static var isIdempotent: Bool { true }
     package var isWithinBounds: Bool { place.isWithinBounds }
+    package static func isWithinBounds(_ reply: SessionInspected) -> Bool { reply.place.isWithinBounds }
 }
 
 extension SessionForget: EntityMessage {
@@ -58,6 +59,12 @@ extension SessionPresenceChanged: NodeMessage {
     package typealias Reply = SessionForgotten
     package static var method: UInt16 { 0x0042 }
     package var isWithinBounds: Bool { epoch <= WireNumber.termMax }
+}
+
+/// A node asks the client of a session, which is connected to another node, for an answer.
+extension SessionProbe: NodeMessage {
+    package typealias Reply = SessionProbed
+    package static var method: UInt16 { 0x0060 }
 }
 
 extension ApusWire.SessionOrder {

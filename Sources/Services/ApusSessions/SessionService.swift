@@ -173,6 +173,9 @@ package final class SessionService: Service, Sendable {
             self?.kicked(message.session, code, by: order, epoch: message.epoch)
             return SessionForgotten()
         }
+        dispatcher.on(SessionProbe.self) { [weak self] _, message in
+            SessionProbed(await self?.probeHere(message.session) ?? .notAsked)
+        }
         dispatcher.on(SessionPresenceChanged.self) { [weak self] _, message in
             guard let self, let device = DeviceID(rawValue: message.device) else { return SessionForgotten() }
             let online = Presence.Online(rawValue: message.online) ?? .offline

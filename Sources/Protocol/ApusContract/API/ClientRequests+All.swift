@@ -128,5 +128,7 @@ public enum ClientRequests {
         ClientDeleteRecordingsRequest.info,
         ClientProtectRecordingsRequest.info,
         ClientUnprotectRecordingsRequest.info,
+        ClientDiagnoseRequest.info,
+        ClientReportPlaysRequest.info,
     ]
 }

@@ -212,9 +212,21 @@ public nonisolated struct SessionInspected: Sendable {
   /// as in apus.records.v1.Device; 0 also from nodes of earlier releases
   public var dataSinceMs: UInt64 = 0
 
+  /// of the device's newest session; absent without one, and from earlier releases
+  public var place: SessionPlace {
+    get {_place ?? SessionPlace()}
+    set {_place = newValue}
+  }
+  /// Returns true if `place` has been explicitly set.
+  public var hasPlace: Bool {self._place != nil}
+  /// Clears the value of `place`. Subsequent reads from it will return its default value.
+  public mutating func clearPlace() {self._place = nil}
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
+
+  fileprivate var _place: SessionPlace? = nil
 }
 
 /// 0x0104 to a device: ends the subscription of this place.
@@ -436,6 +448,35 @@ public nonisolated struct SessionKick: Sendable {
   public init() {}
 
   fileprivate var _order: SessionOrder? = nil
+}
+
+/// 0x0060, to an edge: asks the client of a session for an answer (IV-G9).
+public nonisolated struct SessionProbe: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  public var session: String = String()
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+public nonisolated struct SessionProbed: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// the session is here, and its client can be asked
+  public var asked: Bool = false
+
+  /// the time until it answered, plus one; 0: it did not answer in a second
+  public var answeredMs: UInt32 = 0
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
 }
 
 /// 0x0042, tell to an edge: a device's presence changed, for these sessions.
@@ -761,7 +802,7 @@ nonisolated extension SessionInspect: SwiftProtobuf.Message, SwiftProtobuf._Mess
 
 nonisolated extension SessionInspected: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Inspected"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}online\0\u{1}time\0\u{3}data_since_ms\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}online\0\u{1}time\0\u{3}data_since_ms\0\u{1}place\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -772,12 +813,17 @@ nonisolated extension SessionInspected: SwiftProtobuf.Message, SwiftProtobuf._Me
       case 1: try { try decoder.decodeSingularUInt32Field(value: &self.online) }()
       case 2: try { try decoder.decodeSingularInt64Field(value: &self.time) }()
       case 3: try { try decoder.decodeSingularUInt64Field(value: &self.dataSinceMs) }()
+      case 4: try { try decoder.decodeSingularMessageField(value: &self._place) }()
       default: break
       }
     }
   }
 
   public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
     if self.online != 0 {
       try visitor.visitSingularUInt32Field(value: self.online, fieldNumber: 1)
     }
@@ -787,6 +833,9 @@ nonisolated extension SessionInspected: SwiftProtobuf.Message, SwiftProtobuf._Me
     if self.dataSinceMs != 0 {
       try visitor.visitSingularUInt64Field(value: self.dataSinceMs, fieldNumber: 3)
     }
+    try { if let v = self._place {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 4)
+    } }()
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -794,6 +843,7 @@ nonisolated extension SessionInspected: SwiftProtobuf.Message, SwiftProtobuf._Me
     if lhs.online != rhs.online {return false}
     if lhs.time != rhs.time {return false}
     if lhs.dataSinceMs != rhs.dataSinceMs {return false}
+    if lhs._place != rhs._place {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1043,6 +1093,71 @@ nonisolated extension SessionKick: SwiftProtobuf.Message, SwiftProtobuf._Message
     if lhs._order != rhs._order {return false}
     if lhs.code != rhs.code {return false}
     if lhs.epoch != rhs.epoch {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension SessionProbe: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".Probe"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}session\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.session) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.session.isEmpty {
+      try visitor.visitSingularStringField(value: self.session, fieldNumber: 1)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: SessionProbe, rhs: SessionProbe) -> Bool {
+    if lhs.session != rhs.session {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension SessionProbed: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".Probed"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}asked\0\u{3}answered_ms\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularBoolField(value: &self.asked) }()
+      case 2: try { try decoder.decodeSingularUInt32Field(value: &self.answeredMs) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.asked != false {
+      try visitor.visitSingularBoolField(value: self.asked, fieldNumber: 1)
+    }
+    if self.answeredMs != 0 {
+      try visitor.visitSingularUInt32Field(value: self.answeredMs, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: SessionProbed, rhs: SessionProbed) -> Bool {
+    if lhs.asked != rhs.asked {return false}
+    if lhs.answeredMs != rhs.answeredMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
