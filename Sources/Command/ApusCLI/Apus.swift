@@ -25,7 +25,8 @@ struct Apus: AsyncParsableCommand {
             CallsCommand.self,
             MessagesCommand.self,
             CustomersCommand.self, UsersCommand.self, ProductsCommand.self, FirmwareCommand.self, RevokeCommand.self,
-            WhyCommand.self, ChangesCommand.self, CordonCommand.self, UncordonCommand.self, WeightCommand.self,
+            WhyCommand.self, DiagnoseCommand.self, ChangesCommand.self, CordonCommand.self, UncordonCommand.self,
+            WeightCommand.self,
         ])
 }
 

@@ -39,6 +39,12 @@ public enum LogKey {
     public static let process = "apus.process"
     public static let role = "apus.role"
     public static let target = "apus.target"
+    /// The id of a play session: 32 hexadecimal digits, as a trace has them.
+    public static let play = "apus.play"
+    /// The number of a device's source.
+    public static let source = "apus.source"
+    /// Marks a line that may be folded with others of its kind.
+    public static let folded = "apus.folded"
 }
 
 extension Logger {

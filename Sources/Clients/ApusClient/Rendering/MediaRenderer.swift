@@ -25,6 +25,8 @@ public final class MediaRenderer: Sendable {
 
     private let queue: RenderQueue
     private let thread: Mutex<OSThread?>
+    private let rendersSound: Bool
+    private let rendersPictures: Bool
 
     /// Makes a renderer and starts its thread.
     ///
@@ -50,6 +52,13 @@ public final class MediaRenderer: Sendable {
         }
         self.queue = queue
         thread = Mutex(started)
+        (rendersSound, rendersPictures) = (audio != nil, video != nil)
+    }
+
+    /// Notes its steps in a player's session from now on.
+    func observe(_ trace: PlayTrace) {
+        trace.change { $0.renders(pictures: rendersPictures, sound: rendersSound) }
+        queue.observe(RenderObserver(trace: trace))
     }
 
     deinit { queue.close() }
@@ -96,6 +105,7 @@ private final class RenderQueue: Sendable {
         /// Frames were dropped since the last batch.
         var isBroken = false
         var failure: ApusError?
+        var observer: RenderObserver?
     }
 
     private let state = Mutex(State())
@@ -103,6 +113,9 @@ private final class RenderQueue: Sendable {
 
     var framesDropped: UInt64 { state.withLock { $0.framesDropped } }
     var failure: ApusError? { state.withLock { $0.failure } }
+
+    var observer: RenderObserver? { state.withLock { $0.observer } }
+    func observe(_ observer: RenderObserver) { state.withLock { $0.observer = observer } }
 
     func append(_ frame: MediaFrame) {
         let bytes = frame.payload.readableBytes
@@ -169,6 +182,8 @@ private struct RenderStage {
     private var isWaiting = true
     /// The times of the newest frames that have arrived, by their tracks.
     private var newest: [UInt8: Int64] = [:]
+    /// That of the queue when the batch was taken.
+    private var observer: RenderObserver?
 
     init(
         audio: (any AudioRenderable)?, video: (any VideoRenderable)?,
@@ -182,7 +197,7 @@ private struct RenderStage {
     mutating func run(_ queue: RenderQueue) {
         var failure: ApusError?
         do throws(ApusError) {
-            while try !render(queue.next()) {}
+            while try !render(take(from: queue)) {}
             try endSound()
             try endPictures()
         } catch {
@@ -192,6 +207,15 @@ private struct RenderStage {
         do throws(ApusError) { try audio?.finish() } catch { failure = failure ?? error }
         do throws(ApusError) { try video?.finish() } catch { failure = failure ?? error }
         if let failure { queue.fail(failure) }
+    }
+
+    private mutating func take(
+        from queue: RenderQueue
+    ) -> (frames: Deque<MediaFrame>, isBroken: Bool, isClosed: Bool) {
+        let batch = queue.next()
+        observer = queue.observer
+        if batch.isBroken { observer?.dropped(queue.framesDropped) }
+        return batch
     }
 
     /// Returns true at the end.
@@ -222,10 +246,51 @@ private struct RenderStage {
                 guard frame.header.flags.contains(.key) else { return }
                 isWaiting = false
             }
-            for picture in try pictures.decoder.decode(frame) { try video.render(picture) }
+            let shown = try noting(.decoder) { () throws(ApusError) in try pictures.decoder.decode(frame) }
+            for picture in shown { try show(picture, on: video) }
         } else if let audio, let sound, sound.number == frame.header.track {
             guard !isLate(frame) else { return }
-            for samples in try sound.decoder.decode(frame) { try audio.render(samples) }
+            let heard = try noting(.decoder) { () throws(ApusError) in try sound.decoder.decode(frame) }
+            for samples in heard { try play(samples, on: audio) }
+        }
+    }
+
+    private func show(_ picture: Picture, on video: any VideoRenderable) throws(ApusError) {
+        observer?.decoded(picture.ptsMicroseconds, isPicture: true)
+        try noting(.renderer) { () throws(ApusError) in try video.render(picture) }
+        observer?.rendered(picture.ptsMicroseconds, isPicture: true)
+    }
+
+    private func play(_ samples: SoundSamples, on audio: any AudioRenderable) throws(ApusError) {
+        observer?.decoded(samples.ptsMicroseconds, isPicture: false)
+        try noting(.renderer) { () throws(ApusError) in try audio.render(samples) }
+        observer?.rendered(samples.ptsMicroseconds, isPicture: false)
+    }
+
+    /// Passes the error of a part on, and notes it.
+    private func noting<Value>(
+        _ part: PlaySteps.Part, _ body: () throws(ApusError) -> Value
+    ) throws(ApusError) -> Value {
+        do throws(ApusError) {
+            return try body()
+        } catch {
+            observer?.failed(part, error)
+            throw error
+        }
+    }
+
+    /// Makes a decoder, and notes whether there is one.
+    private func making<Decoder>(
+        _ codec: Codec, _ body: () throws(ApusError) -> Decoder
+    ) throws(ApusError) -> Decoder {
+        do throws(ApusError) {
+            let decoder = try body()
+            observer?.codecMade()
+            observer?.rendererStarted()
+            return decoder
+        } catch {
+            observer?.codecMissing(codec)
+            throw error
         }
     }
 
@@ -237,14 +302,18 @@ private struct RenderStage {
             if sound?.number == number { try endSound() }
             guard video != nil, Self.isWanted(pictures, number, epoch, configuration) else { return }
             try endPictures()
-            let decoder = try makeVideoDecoder(configuration)
+            let decoder = try making(configuration.codec) { () throws(ApusError) in
+                try makeVideoDecoder(configuration)
+            }
             pictures = Track(number: number, epoch: epoch, configuration: configuration, decoder: decoder)
             isWaiting = true
         } else {
             if pictures?.number == number { try endPictures() }
             guard let audio, Self.isWanted(sound, number, epoch, configuration) else { return }
             try endSound()
-            let decoder = try makeAudioDecoder(configuration, audio.sampleRate)
+            let decoder = try making(configuration.codec) { () throws(ApusError) in
+                try makeAudioDecoder(configuration, audio.sampleRate)
+            }
             sound = Track(number: number, epoch: epoch, configuration: configuration, decoder: decoder)
         }
     }

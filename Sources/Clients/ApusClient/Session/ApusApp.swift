@@ -154,6 +154,7 @@ private final class LogOutput: Sendable {
     private struct State {
         var level = Logger.Level.info
         weak var delegate: (any ApusAppDelegate)?
+        var folding = LogFolding()
     }
 
     private let state = Mutex(State())
@@ -170,7 +171,27 @@ private final class LogOutput: Sendable {
 
     var handler: any LogHandler { Handler(output: self) }
 
-    /// Writes `LEVEL message key=value …` to the delegate.
+    /// Passes a line to the delegate, or folds it.
+    ///
+    /// - Parameter kind: nil for a line that is not folded.
+    func write(_ line: String, kind: String?) {
+        guard let delegate else { return }
+        let lines = state.withLock { $0.folding.add(line, kind: kind, now: .now()) }
+        for line in lines { delegate.didOutputPrettyLogMessage(line) }
+    }
+
+    /// `HH:mm:ss.SSS` of Unix milliseconds.
+    private static func time(_ milliseconds: Int64) -> String {
+        func text(_ value: Int64, _ digits: Int) -> String {
+            let text = "\(value)"
+            return String(repeating: "0", count: max(0, digits - text.count)) + text
+        }
+        let seconds = milliseconds / 1000 % 86_400
+        return "\(text(seconds / 3600, 2)):\(text(seconds / 60 % 60, 2)):\(text(seconds % 60, 2))."
+            + text(milliseconds % 1000, 3)
+    }
+
+    /// Writes `HH:mm:ss.SSS [SDK] [I] message key=value …` to the delegate (IV-G1). The time is that of UTC.
     private struct Handler: LogHandler {
         let output: LogOutput
         var metadata: Logger.Metadata = [:]
@@ -187,10 +208,28 @@ private final class LogOutput: Sendable {
         }
 
         func log(event: LogEvent) {
-            guard let delegate = output.delegate else { return }
-            let facts = metadata.merging(event.metadata ?? [:]) { $1 }
+            guard output.delegate != nil else { return }
+            var facts = metadata.merging(event.metadata ?? [:]) { $1 }
+            let isFolded = facts.removeValue(forKey: LogKey.folded) != nil
             let text = facts.sorted { $0.key < $1.key }.map { " \($0.key)=\($0.value)" }.joined()
-            delegate.didOutputPrettyLogMessage("\(event.level.rawValue.uppercased()) \(event.message)\(text)")
+            let line =
+                "\(LogOutput.time(WallClock.milliseconds())) [SDK] [\(event.level.letter)] \(event.message)\(text)"
+            output.write(line, kind: isFolded ? "\(event.message)" : nil)
+        }
+    }
+}
+
+extension Logger.Level {
+    /// As lines of the log have it (IV-G1).
+    fileprivate var letter: String {
+        switch self {
+        case .trace: "T"
+        case .debug: "D"
+        case .info: "I"
+        case .notice: "N"
+        case .warning: "W"
+        case .error: "E"
+        case .critical: "C"
         }
     }
 }

@@ -127,8 +127,12 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
     }
 
     /// Sends a request. `completion` is called on the event loop.
-    func request(_ method: ClientMethod, _ message: some Message, completion: @escaping Completion) {
-        ask(method.rawValue, message, timeout: nil) { [weak self] result in
+    ///
+    /// - Parameter trace: nodes that trace have spans of the request with this trace id.
+    func request(
+        _ method: ClientMethod, _ message: some Message, trace: TraceContext? = nil, completion: @escaping Completion
+    ) {
+        ask(method.rawValue, message, timeout: nil, trace: trace) { [weak self] result in
             if let self, case .success = result, method == .play || method == .publish { owner?.streamOpened(self) }
             completion(result)
         }
@@ -140,7 +144,8 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
     /// - Returns: names the request for ``cancel(_:)``; nil where it was not sent.
     @discardableResult
     func ask(
-        _ number: UInt16, _ message: some Message, timeout: Duration?, completion: @escaping Completion
+        _ number: UInt16, _ message: some Message, timeout: Duration?, trace: TraceContext? = nil,
+        completion: @escaping Completion
     ) -> UInt32? {
         guard context != nil, !isClosed else {
             completion(.failure(ApusError(.notConnected)))
@@ -154,8 +159,12 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
         nextCall &+= 1
         calls[call] = completion
         var frame = LinkFrame(kind: .request, method: number, correlation: call)
+        if let trace {
+            frame.flags.insert(.traced)
+            trace.encode(into: &frame.payload)
+        }
         if let timeout {
-            frame.flags = .timed
+            frame.flags.insert(.timed)
             frame.payload.writeInteger(UInt32(clamping: timeout.nanoseconds / 1_000_000))
         }
         frame.payload.writeBytes(bytes)

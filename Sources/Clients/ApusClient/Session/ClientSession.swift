@@ -22,6 +22,8 @@ public struct ClientConfiguration: Sendable {
     public var agent: String
     /// The policy for trying other endpoints.
     public var link = LinkStateMachine.Configuration()
+    /// The cluster receives reports of what the session's players play (IV-G4): times and counts, and no content.
+    public var reportsPlays = true
 
     public init(endpoints: [HostPort], authorityFile: String, token: String, role: ClientRole, agent: String = "apus") {
         self.endpoints = endpoints
@@ -40,7 +42,7 @@ public struct ClientConfiguration: Sendable {
 public final class ClientSession: @unchecked Sendable {  // SAFETY: state is confined to `eventLoop`.
     public let eventLoop: any EventLoop
     let log: Logger
-    private let configuration: ClientConfiguration
+    let configuration: ClientConfiguration
     private let tls: TLSClientContext
     /// Shared by the session's connections, so that each can resume the TLS session of an earlier one.
     private let resumption = TLSResumption()

@@ -1,5 +1,6 @@
 import ApusContract
 public import ApusCore
+import ApusDiagnosis
 public import ApusMedia
 import ApusWire
 import Foundation
@@ -60,6 +61,10 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
     private var epochMin: UInt32 = 0
     /// What a ``PlaybackPlayer`` hears beside ``onEvent``.
     private let hooks: Hooks
+    /// The steps of this player; nil before ``start()``, and for calls and recordings.
+    private var trace: PlayTrace?
+    private var renderer: MediaRenderer?
+    private var reporting: RepeatedTask?
 
     /// Called on the session's event loop.
     package struct Hooks: Sendable {
@@ -67,6 +72,8 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
         package var onGranted: @Sendable () -> Void
         /// The publisher has ended the run of this number.
         package var onEndOfRun: @Sendable (UInt32) -> Void
+        /// The player is a live stream, whose steps are reported.
+        package var isTraced = false
 
         package init(
             onGranted: @escaping @Sendable () -> Void = {}, onEndOfRun: @escaping @Sendable (UInt32) -> Void = { _ in }
@@ -88,8 +95,11 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
         session: ClientSession, device: DeviceID, source: UInt16 = 0,
         onFrame: @escaping @Sendable (MediaFrame) -> Void, onEvent: @escaping @Sendable (Event) -> Void = { _ in }
     ) {
+        var hooks = Hooks()
+        hooks.isTraced = true
         self.init(
-            session: session, device: device, source: source, call: "", onFrame: onFrame, onEvent: onEvent)
+            session: session, device: device, source: source, call: "", hooks: hooks, onFrame: onFrame,
+            onEvent: onEvent)
     }
 
     /// Makes a player of the other side of a call that was accepted (CALL-13). A client never plays its own side.
@@ -129,8 +139,16 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
     public func start() {
         session.eventLoop.execute { [self] in
             began = .now()
+            beginTrace()
             session.add(self)
         }
+    }
+
+    deinit {
+        reporting?.cancel()
+        guard let trace else { return }
+        trace.note { $0.released(now: .now()) }
+        session.report(trace)
     }
 
     /// Stops playing.
@@ -138,10 +156,63 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
         session.eventLoop.execute { [self] in
             isOver = true
             session.remove(self)
+            endTrace()
             if let (connection, stream) = place.current {
                 connection.request(.stop, ClientStopRequest.with { $0.stream = stream }) { _ in }
             }
         }
+    }
+
+    // MARK: - The play session
+
+    /// The steps of a renderer belong to this player: it decodes and renders what ``onFrame`` passes to it (IV-G3).
+    /// Call it before ``start()``.
+    public func attach(_ renderer: MediaRenderer) {
+        session.eventLoop.execute { [self] in
+            self.renderer = renderer
+            if let trace { renderer.observe(trace) }
+        }
+    }
+
+    private func beginTrace() {
+        guard let device, hooks.isTraced, trace == nil else { return }
+        let trace = PlayTrace(device: device.rawValue, source: source, log: session.log, now: began)
+        self.trace = trace
+        renderer?.observe(trace)
+        trace.reached(.create, now: began)
+        trace.reached(.connecting, now: began)
+        let interval = TimeAmount(ReportPace.interval)
+        reporting = session.eventLoop.scheduleRepeatedTask(initialDelay: interval, delay: interval) {
+            [session] _ in session.report(trace)
+        }
+    }
+
+    private func endTrace() {
+        guard let trace else { return }
+        reporting?.cancel()
+        reporting = nil
+        trace.reached(.stop)
+        session.report(trace)
+    }
+
+    private func note(_ media: MediaFrame) {
+        guard let trace, !media.header.flags.contains(.endOfEpoch) else { return }
+        if media.header.flags.contains(.configuration) {
+            guard let configuration = try? TrackConfiguration(decoding: media.payload) else { return }
+            return trace.note { $0.configured(media.header.track, configuration, now: .now()) }
+        }
+        let isTracing = trace.isTracing
+        trace.note {
+            $0.received(media.header, byteCount: media.payload.readableBytes, isTracing: isTracing, now: .now())
+        }
+    }
+
+    /// The play session at this moment; nil before ``start()``.
+    func currentReport() async -> ClientPlayReport? {
+        try? await session.eventLoop.submit { [self] in
+            trace?.change { [session] in $0.linkChanged(isConnected: session.active != nil) }
+            return trace?.report
+        }.get()
     }
 
     /// Delivers no frame of a run before this one, from now on. A lower number than before has no effect.
@@ -183,7 +254,7 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
                 $0.after.sequence = last.sequence
             }
         }
-        connection.request(.play, request) { [weak self] result in
+        connection.request(.play, request, trace: trace?.trace) { [weak self] result in
             guard let self, connection === place.connection, !isOver else { return }
             switch result {
             case .success(let bytes):
@@ -193,6 +264,7 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
                 place.stream = answer.stream
                 grant = answer.grant
                 timing.granted = timing.granted ?? (.now() - began)
+                trace?.reached(.connected)
                 hooks.onGranted()
             case .failure(let error): refused(error, on: connection)
             }
@@ -204,6 +276,8 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
         case let code where code.ends(.playing):
             isOver = true
             session.remove(self)
+            trace?.note { $0.failed(.stream, error) }
+            endTrace()
             onEvent(.ended(error))
         case .linkLost, .notConnected:
             break  // The session attaches the next connection.
@@ -234,7 +308,9 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
             switch state.state {
             case .live: onEvent(.live)
             case .waiting: onEvent(.waiting)
-            case .skipped: onEvent(.skipped(state.skipped))
+            case .skipped:
+                trace?.change { $0.skipped(state.skipped) }
+                onEvent(.skipped(state.skipped))
             case .ended:
                 place.stream = nil
                 refused(ApusError(state.failure), on: connection)
@@ -266,6 +342,7 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
 
     /// Notes when the stream began.
     private func step(_ media: MediaFrame) {
+        note(media)
         guard timing.firstFrame == nil else { return }
         guard !media.header.flags.contains(.configuration) else {
             return timing.header = timing.header ?? (.now() - began)

@@ -95,6 +95,7 @@ struct WatchCommand: AsyncParsableCommand {
                 case .began(let timing): Self.note(timing, log)
                 }
             })
+        if let renderer = viewer.renderer { player.attach(renderer) }
         player.start()
     }
 
@@ -149,7 +150,7 @@ final class Viewer: @unchecked Sendable {  // SAFETY: one loop calls it; `report
     private let frames: FrameLog?
     private let recorder: MP4Recorder?
     private let picture: Snapshot?
-    private let renderer: MediaRenderer?
+    fileprivate let renderer: MediaRenderer?
     /// The log or the recording cannot be written.
     private let onFailure: @Sendable (ApusError) -> Void
     private var count = 0
