@@ -159,9 +159,7 @@ let package = Package(
             ]),
         layer(
             "Engine", "ApusObjectStore",
-            [
-                "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusHTTPClient", nioCore, dequeModule, coreMetrics,
-            ]),
+            ["ApusCore", "ApusCrypto", "ApusConfiguration", "ApusHTTPClient", nioCore, dequeModule, coreMetrics]),
         layer(
             "Engine", "ApusRecordingLog",
             ["ApusCore", "ApusCrypto", "ApusThreads", "ApusMedia", "CApusMemory", nioCore, dequeModule]),
@@ -176,9 +174,7 @@ let package = Package(
             ["ApusCore", "ApusListener", "ApusPQ", grdb, protobuf, dequeModule, log, coreMetrics]),
         layer(
             "Engine", "ApusEtcd",
-            [
-                "ApusCore", "ApusStorage", "ApusHTTPClient", protobuf, log, coreMetrics,
-            ]),
+            ["ApusCore", "ApusStorage", "ApusHTTPClient", protobuf, log, coreMetrics]),
         layer(
             "Engine", "ApusCluster",
             [
@@ -200,8 +196,8 @@ let package = Package(
         layer(
             "Services", "ApusChannels",
             [
-                "ApusCore", "ApusWire", "ApusMedia", "ApusTransport", "ApusCluster",
-                "CApusMemory", nioCore, protobuf, dequeModule, log, coreMetrics,
+                "ApusCore", "ApusWire", "ApusMedia", "ApusTransport", "ApusCluster", "CApusMemory", nioCore, protobuf,
+                dequeModule, log, coreMetrics,
             ]),
 
         layer(
@@ -241,8 +237,7 @@ let package = Package(
             "Services", "ApusCommands",
             [
                 "ApusCore", "ApusConfiguration", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster",
-                "ApusSessions",
-                "ApusClientAPI", "ApusThings", protobuf, lifecycle, coreMetrics,
+                "ApusSessions", "ApusClientAPI", "ApusThings", protobuf, lifecycle, coreMetrics,
             ]),
         layer(
             "Services", "ApusTimers",
@@ -273,8 +268,7 @@ let package = Package(
             [
                 "ApusCore", "ApusCrypto", "ApusConfiguration", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster",
                 "ApusSessions", "ApusClientAPI", "ApusThings", "ApusCommands", "ApusTimers", "ApusEvents",
-                "ApusGrammar", "ApusHTTPClient",
-                protobuf, lifecycle, coreMetrics, log,
+                "ApusGrammar", "ApusHTTPClient", protobuf, lifecycle, coreMetrics, log,
             ]),
         layer(
             "Services", "ApusSpeech",
@@ -287,8 +281,8 @@ let package = Package(
             "Services", "ApusCalls",
             [
                 "ApusCore", "ApusConfiguration", "ApusCrypto", "ApusWire", "ApusContract", "ApusOutgoing",
-                "ApusStorage", "ApusCluster", "ApusSessions",
-                "ApusClientAPI", "ApusMediaAccess", "ApusEvents", protobuf, lifecycle, coreMetrics, log,
+                "ApusStorage", "ApusCluster", "ApusSessions", "ApusClientAPI", "ApusMediaAccess", "ApusEvents",
+                protobuf, lifecycle, coreMetrics, log,
             ]),
         layer(
             "Services", "ApusAnswering",
@@ -301,15 +295,15 @@ let package = Package(
             "Services", "ApusRecordings",
             [
                 "ApusCore", "ApusConfiguration", "ApusMedia", "ApusContract", "ApusWire", "ApusObjectStore",
-                "ApusRecordingLog", "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", nioCore, protobuf, lifecycle,
-                coreMetrics, log,
+                "ApusRecordingLog", "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI",
+                nioCore, protobuf, lifecycle, coreMetrics, log,
             ]),
         layer(
             "Services", "ApusEvents",
             [
                 "ApusCore", "ApusConfiguration", "ApusCrypto", "ApusTraversal", "ApusOutgoing", "ApusWire",
-                "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions",
-                "ApusClientAPI", "ApusThings", protobuf, lifecycle, coreMetrics, log,
+                "ApusContract", "ApusStorage", "ApusCluster", "ApusSessions", "ApusClientAPI", "ApusThings", protobuf,
+                lifecycle, coreMetrics, log,
             ]),
         layer(
             "Services", "ApusRelayService",
@@ -324,9 +318,8 @@ let package = Package(
             "Edges", "ApusGateway",
             [
                 "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport",
-                "ApusCluster",
-                "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusMediaAccess", "CApusMemory", "ApusTLS", nioCore,
-                nioPosix, protobuf, lifecycle, log, coreMetrics,
+                "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusMediaAccess", "CApusMemory",
+                "ApusTLS", nioCore, nioPosix, protobuf, lifecycle, log, coreMetrics,
             ]),
         .target(
             name: "ApusConsole", dependencies: ["ApusCore", "ApusCrypto", "CApusConsole"],
@@ -336,9 +329,9 @@ let package = Package(
             [
                 "ApusCore", "ApusCrypto", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusTLS",
                 "ApusTraversal", "ApusMedia", "ApusTransport", "ApusCluster", "ApusSessions", "ApusChannels",
-                "ApusClientAPI", "ApusMediaAccess", "ApusDeviceAuthorization", "ApusSignIn", "ApusConsole", "CApusMemory",
-                hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, nioHTTP1, nioWebSocket, nioHTTPTypes,
-                nioHTTPTypesHTTP1, protobuf, lifecycle, log, coreMetrics,
+                "ApusClientAPI", "ApusMediaAccess", "ApusDeviceAuthorization", "ApusSignIn", "ApusConsole",
+                "CApusMemory", hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, nioHTTP1, nioWebSocket,
+                nioHTTPTypes, nioHTTPTypesHTTP1, protobuf, lifecycle, log, coreMetrics,
             ]),
 
         // Node: its configuration, and the only place that joins the parts.
@@ -393,9 +386,7 @@ let package = Package(
             ]),
         layer(
             "Command", "ApusProvider",
-            [
-                "ApusCore", "ApusThreads", "ApusSphinx", "ApusWyoming", "ApusWyomingServer", nioCore, nioPosix, log,
-            ]),
+            ["ApusCore", "ApusThreads", "ApusSphinx", "ApusWyoming", "ApusWyomingServer", nioCore, nioPosix, log]),
         layer(
             "Command", "ApusCLI",
             [
@@ -403,8 +394,7 @@ let package = Package(
                 "ApusCluster", "ApusSessions", "ApusThings", "ApusRelayService", "ApusHTTP", "ApusNodeConfiguration",
                 "ApusRelayNode", "ApusNode", "ApusClient", "ApusDevice", "ApusTLS", "ApusTraversal", "ApusLocal",
                 "ApusWyoming", "ApusWyomingClient", "ApusWyomingServer", "ApusProvider", "ApusSphinx", "ApusThreads",
-                "CApusThreads", nioCore,
-                nioPosix, protobuf, unixSignals, log, coreMetrics, arguments,
+                "CApusThreads", nioCore, nioPosix, protobuf, unixSignals, log, coreMetrics, arguments,
             ], for: .compileTime),
         .executableTarget(
             name: "apus", dependencies: ["ApusCLI"], path: "Sources/Command/apus", swiftSettings: apusSettings,
@@ -502,9 +492,9 @@ let package = Package(
         test(
             "ApusHTTPTests",
             [
-                "ApusCore", "ApusTracing", "ApusTestKit", "ApusContract", "ApusMedia", "ApusObjectStore",
-                "ApusStorage", "ApusSessions", "ApusClientAPI", "ApusRecordings", "ApusHTTP", "ApusDevice", protobuf,
-                nioCore, nioPosix, lifecycle, log, coreMetrics,
+                "ApusCore", "ApusTracing", "ApusTestKit", "ApusContract", "ApusMedia", "ApusObjectStore", "ApusStorage",
+                "ApusSessions", "ApusClientAPI", "ApusRecordings", "ApusHTTP", "ApusDevice", protobuf, nioCore,
+                nioPosix, lifecycle, log, coreMetrics,
             ]),
         test("ApusTracingTests", ["ApusCore", "ApusTracing", tracing]),
         test("ApusListenerTests", ["ApusCore", "ApusListener", "ApusTestKit", nioCore, nioPosix, log]),
@@ -567,9 +557,7 @@ let package = Package(
             in: "Fuzz", exclude: ["Entry.swift", "Corpus", "Crashes"]),
         test(
             "ApusStorageTests",
-            [
-                "ApusCore", "ApusPQ", "ApusStorage", "ApusEtcd", "ApusTestKit", grdb, nioCore, nioPosix, protobuf, log,
-            ]),
+            ["ApusCore", "ApusPQ", "ApusStorage", "ApusEtcd", "ApusTestKit", grdb, nioCore, nioPosix, protobuf, log]),
         test(
             "ApusChannelsTests",
             [
@@ -587,9 +575,7 @@ let package = Package(
         test("ApusWyomingTests", ["ApusCore", "ApusWyoming", "ApusTestKit", nioCore], exclude: ["Clients"]),
         test(
             "ApusTransportTests",
-            [
-                "ApusCore", "ApusTracing", "ApusWire", "ApusTransport", "ApusTestKit", nioCore, nioPosix, protobuf, log,
-            ]),
+            ["ApusCore", "ApusTracing", "ApusWire", "ApusTransport", "ApusTestKit", nioCore, nioPosix, protobuf, log]),
         test(
             "ApusClientTests",
             [

@@ -50,7 +50,7 @@ struct AppSetUpTests {
         try await eventually("it is reported") { delegate.states.last == .online }
         let states = delegate.states
         #expect(zip(states, states.dropFirst()).allSatisfy { $0 != $1 }, "a state is reported twice: \(states)")
-        #expect(delegate.lines.contains { $0.hasPrefix("DEBUG ") }, "\(delegate.lines)")
+        #expect(delegate.lines.contains { $0.contains(" [SDK] [D] ") }, "\(delegate.lines)")
         _ = try await session.ask(ClientListDevicesRequest())
 
         // The same identity registers elsewhere, and this app again after that.
@@ -59,7 +59,8 @@ struct AppSetUpTests {
         let other = try cluster.session(node: 2, token: token)
         try await eventually("kicked") { app.linkStatus == .kicked }
         try await eventually("it is reported") { delegate.states.last == .kicked }
-        #expect(!delegate.lines.isEmpty && delegate.lines.allSatisfy { $0.hasPrefix("ERROR ") }, "\(delegate.lines)")
+        #expect(
+            !delegate.lines.isEmpty && delegate.lines.allSatisfy { $0.contains(" [SDK] [E] ") }, "\(delegate.lines)")
         other.close()
         try app.register(access: phone, token: token)
         try await eventually("online again") { app.linkStatus == .online }

@@ -136,6 +136,8 @@ struct AuthorizationTests {
         recordings.delete app admin devices
         recordings.protect app admin devices
         recordings.unprotect app admin devices
+        devices.diagnose app customer admin devices
+        plays.report app devices
         """
 
     private static let entries = Dictionary(
@@ -351,6 +353,10 @@ struct AuthorizationTests {
         var body = "{}"
         if ["calls.list", "answering.get", "messages.list"].contains(info.name) { path += "?device=\(device)" }
         if info.name == "nodes.weight" { body = #"{"weight":100}"# }
+        if info.name == "plays.report" {
+            let session = String(repeating: "a", count: 32)
+            body = #"{"plays":[{"session":"\#(session)","device":"\#(device)"}]}"#
+        }
         if info.name.hasPrefix("answering.") { body = #"{"device":"\#(device)"}"# }
         let method = rule.method.rawValue
         let answer = try place.api.ask(
