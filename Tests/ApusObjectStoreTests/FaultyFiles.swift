@@ -23,6 +23,7 @@ final class FaultyFiles: ObjectFiles {
     private let state = Mutex(State())
     private let gate = NSCondition()
     private nonisolated(unsafe) var isHung = false  // SAFETY: guarded by the condition.
+    private nonisolated(unsafe) var hangingCount = 0  // SAFETY: guarded by the condition.
 
     /// The operation of this number, from 0 on, fails; nil: none.
     func fail(at step: Int?, with number: CInt) {
@@ -48,6 +49,13 @@ final class FaultyFiles: ObjectFiles {
     func hang() { change(isHung: true) }
     func goOn() { change(isHung: false) }
 
+    /// The calls that have hung since the start.
+    var hungCount: Int {
+        gate.lock()
+        defer { gate.unlock() }
+        return hangingCount
+    }
+
     private func change(isHung: Bool) {
         gate.lock()
         self.isHung = isHung
@@ -57,6 +65,7 @@ final class FaultyFiles: ObjectFiles {
 
     private func enter(_ path: String) throws(FileFailure) {
         gate.lock()
+        hangingCount += isHung ? 1 : 0
         while isHung { gate.wait() }
         gate.unlock()
         let number: CInt? = state.withLock { state in

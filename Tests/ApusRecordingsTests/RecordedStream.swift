@@ -118,7 +118,8 @@ struct RecordedStream {
         let jitter = Int64.random(in: 0...3_000, using: &random)
         frames.append(
             RecordedFrame(
-                configurations: isStart ? tracks : [], frame: MediaFrame(header: header, payload: ByteBuffer(bytes: payload)),
+                configurations: isStart ? tracks : [],
+                frame: MediaFrame(header: header, payload: ByteBuffer(bytes: payload)),
                 receivedMicroseconds: wall + jitter))
         position.sequence += 1
     }

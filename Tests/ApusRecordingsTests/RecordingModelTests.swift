@@ -10,8 +10,8 @@ import Testing
 
 /// Three nodes that record one channel into one object store and one store of records, with what can happen to them.
 ///
-/// The logs, the sealer, the index and the object store are the real ones. Of the channel there is what it promises: the
-/// owner and the standby get each frame, and a new standby gets the last ones too.
+/// The logs, the sealer, the index and the object store are the real ones. Of the channel there is what it promises:
+/// the owner and the standby get each frame, and a new standby gets the last ones too.
 private struct RecordingModel {
     private static let channel = RecordedChannel(
         account: AccountID(unchecked: "home"), device: DeviceID(unchecked: "cam"), source: 0)

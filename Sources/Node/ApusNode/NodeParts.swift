@@ -108,11 +108,11 @@ final class NodeParts: Sendable {
             relayIssuer: relayMesh, log: nodeLog)
         try await revocations.load(wallSeconds: cluster.view.clock.wallSeconds())
         sessions.register(with: dispatcher, records: records, runtime: runtime)
-        let (media, ports) = (MediaAccess(sessions: sessions, channels: channels), Self.ports(signing, keys, configuration))
+        let media = MediaAccess(sessions: sessions, channels: channels)
         let context = NodeContext(
             view: view, entities: entities, runtime: runtime, dispatcher: dispatcher, records: records,
-            sessions: sessions, topics: topics, ports: ports, group: group, conditions: conditions, log: nodeLog,
-            limited: limited)
+            sessions: sessions, topics: topics, ports: Self.ports(signing, keys, configuration), group: group,
+            conditions: conditions, log: nodeLog, limited: limited)
         nodeServices = try NodeServices(configuration.services, of: context, channels, media)
         let requests = OperatorRequests(
             cluster: cluster, sessions: sessions, channels: channels, name: configuration.cluster,

@@ -15,8 +15,8 @@ package final class WyomingReader {
 
     /// Takes bytes of the stream, and hands over the messages that are complete, in order.
     ///
-    /// - Throws: as ``WyomingDecoder/next()`` and ``WyomingMessage/init(_:)``. The messages before were handed over, and
-    ///   where the next event begins is unknown.
+    /// - Throws: as ``WyomingDecoder/next()`` and ``WyomingMessage/init(_:)``. The messages before were handed over,
+    ///   and where the next event begins is unknown.
     package func take(
         _ bytes: ByteBuffer, _ receive: (WyomingMessage) throws(ApusError) -> Void
     ) throws(ApusError) {

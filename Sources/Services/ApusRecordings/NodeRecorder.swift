@@ -22,17 +22,17 @@ final class NodeRecorder: Sendable {
         var isRelease = false
     }
 
-    private let service: RecordingService
+    private let context: RecordingContext
     private let log: RecordingLog
     private let sealer: RecordingSealer
     private let sealing = Mutex<[RecordedChannel: [CheckedContinuation<Void, Never>]]>([:])
     private let seals = WorkQueue<Seal>(countMax: nil)
 
-    init(_ service: RecordingService, _ log: RecordingLog, _ objects: any ObjectStore) {
-        (self.service, self.log) = (service, log)
+    init(_ context: RecordingContext, _ log: RecordingLog, _ objects: any ObjectStore) {
+        (self.context, self.log) = (context, log)
         var cuts = RecordingCutter.Limits()
-        cuts.duration = service.configuration.segmentDuration
-        sealer = RecordingSealer(log: log, objects: objects, index: service.index, limits: cuts)
+        cuts.duration = context.configuration.segmentDuration
+        sealer = RecordingSealer(log: log, objects: objects, index: context.index, limits: cuts)
     }
 
     /// Records until the task is cancelled.
@@ -40,7 +40,7 @@ final class NodeRecorder: Sendable {
         await withDiscardingTaskGroup { group in
             group.addTask { await self.takeFrames() }
             group.addTask {
-                await self.seals.run(atMost: self.service.configuration.sealsMax) { await self.seal($0) }
+                await self.seals.run(atMost: self.context.configuration.sealsMax) { await self.seal($0) }
             }
         }
     }
@@ -48,18 +48,18 @@ final class NodeRecorder: Sendable {
     // MARK: - Frames
 
     private func takeFrames() async {
-        var turns = RecordingTurns(service, log)
+        var turns = RecordingTurns(context, log)
         while !Task.isCancelled {
             let start = MonotonicTime.now()
             await turns.take(now: start)
             do throws(ApusError) {
                 try await log.write()
-                service.meters.writeTime.recordNanoseconds(Int64((MonotonicTime.now() - start).nanoseconds))
+                context.meters.writeTime.recordNanoseconds(Int64((MonotonicTime.now() - start).nanoseconds))
             } catch {
-                service.raise(error)
+                context.raise(error)
             }
             for seal in turns.due(now: .now()) { request(seal) }
-            let rest = service.configuration.writeInterval - (MonotonicTime.now() - start)
+            let rest = context.configuration.writeInterval - (MonotonicTime.now() - start)
             if rest > .zero { try? await Task.sleep(for: rest) }
         }
         turns.close()
@@ -86,14 +86,14 @@ final class NodeRecorder: Sendable {
             } else {
                 outcome = try await sealer.seal(seal.channel, end: seal.end)
             }
-            service.meters.segments.increment(by: Int64(outcome.segmentCount))
-            service.meters.bytes.increment(by: Int64(outcome.byteCount))
-            if outcome.droppedCount > 0 { service.meters.dropped.increment(by: Int64(outcome.droppedCount)) }
-            if outcome.segmentCount > 0 { service.clear() }
+            context.meters.segments.increment(by: Int64(outcome.segmentCount))
+            context.meters.bytes.increment(by: Int64(outcome.byteCount))
+            if outcome.droppedCount > 0 { context.meters.dropped.increment(by: Int64(outcome.droppedCount)) }
+            if outcome.segmentCount > 0 { context.clear() }
         } catch {
             if error.code != .cancelled {
-                service.meters.failures.increment()
-                service.raise(error)
+                context.meters.failures.increment()
+                context.raise(error)
             }
         }
         let waiting = sealing.withLock { $0.removeValue(forKey: seal.channel) } ?? []

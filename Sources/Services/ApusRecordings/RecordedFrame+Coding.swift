@@ -2,8 +2,8 @@ import ApusCore
 package import ApusMedia
 package import NIOCore
 
-// The form of a frame in the log: `u8` number of configurations; for each its track as `u8`, its length as `u16` and its
-// bytes (`TrackConfiguration`); then the media frame with its header. All big endian.
+// The form of a frame in the log: `u8` number of configurations; for each its track as `u8`, its length as `u16` and
+// its bytes (`TrackConfiguration`); then the media frame with its header. All big endian.
 
 extension RecordedFrame {
     /// The bytes for the log.

@@ -48,7 +48,8 @@ extension RecordingConfiguration: ServiceConfiguration {
         logDirectory = try reader.path("recordings.log_directory", default: data + "/recording-log")
         // Beside the records, which the nodes of a machine share as well.
         let records = try reader.path("records.file", default: "records.sqlite")
-        objectDirectory = records.split(separator: "/", omittingEmptySubsequences: false).dropLast().joined(separator: "/")
+        let folders = records.split(separator: "/", omittingEmptySubsequences: false).dropLast()
+        objectDirectory = folders.joined(separator: "/")
         objectDirectory += "/objects"
         logByteCountMax = try reader.bytes("recordings.log_bytes_max", default: logByteCountMax)
         guard (256 << 20...1 << 50).contains(logByteCountMax) else {

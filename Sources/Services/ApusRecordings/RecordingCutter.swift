@@ -50,8 +50,8 @@ package struct CutSegment: Sendable {
     package var nextFragment: UInt32
 }
 
-/// Cuts the frames of a channel into segments: at a key frame when a segment is long enough, and wherever a decoder or a
-/// time line cannot go on: another epoch, other configurations, missing frames, a pause, a step of the clock.
+/// Cuts the frames of a channel into segments: at a key frame when a segment is long enough, and wherever a decoder or
+/// a time line cannot go on: another epoch, other configurations, missing frames, a pause, a step of the clock.
 ///
 /// Two nodes that begin at the same frame with the same frames cut the same segments.
 ///
@@ -177,16 +177,18 @@ package struct RecordingCutter: Sendable {
 
     /// Notes what is missing before a position. False if it is not behind the last one.
     private mutating func follows(_ position: FramePosition) -> Bool {
-        guard let seen else { return true }
+        guard let seen else {
+            // Another node may have recorded what precedes the first frame here.
+            noteMissing(behind: 0, before: position)
+            return true
+        }
         guard position > seen else { return false }
         if position.epoch != seen.epoch {
             close(.epoch)
             if !hasEnded {
                 gaps.append(RecordedRange(epoch: seen.epoch, first: seen.sequence + 1, last: MediaHeader.sequenceMax))
             }
-            if position.sequence > 0 {
-                gaps.append(RecordedRange(epoch: position.epoch, first: 0, last: position.sequence - 1))
-            }
+            noteMissing(behind: seen.epoch, before: position)
             (run, clock, tracks, lastOfTracks, joiner) = (nil, nil, [], [:], FrameJoiner())
             begin(at: position)
         } else if position.sequence > seen.sequence + 1 {
@@ -198,6 +200,19 @@ package struct RecordingCutter: Sendable {
         }
         return true
     }
+
+    /// Notes whole epochs behind one, the last few of them, and the beginning of the position's own.
+    private mutating func noteMissing(behind epoch: UInt32, before position: FramePosition) {
+        let first = max(epoch + 1, position.epoch - min(position.epoch, Self.epochsMissingMax))
+        for missing in min(first, position.epoch)..<position.epoch {
+            gaps.append(RecordedRange(epoch: missing, first: 0, last: MediaHeader.sequenceMax))
+        }
+        if position.sequence > 0 {
+            gaps.append(RecordedRange(epoch: position.epoch, first: 0, last: position.sequence - 1))
+        }
+    }
+    /// The whole epochs that one gap may have.
+    private static let epochsMissingMax: UInt32 = 8
 
     /// Nothing before this position is covered by the next segment.
     private mutating func begin(at position: FramePosition) { (range, nextToCover) = (nil, position.sequence) }
@@ -254,11 +269,9 @@ package struct RecordingCutter: Sendable {
         let isStep = distance < -Self.backMax || distance > Self.jumpMin && distance > arrival + Self.jumpMin
         guard isStep || distance >= Self.pauseMin else { return }
         close(isStep ? .clock : .gap)
-        run = nil
-        if isStep {
-            clock = nil
-            lastOfTracks = [:]
-        }
+        // The frames of the other tracks have the same distance, which ends the run once.
+        (run, lastOfTracks) = (nil, [:])
+        if isStep { clock = nil }
     }
 
     private func isDue(_ decode: Int64, isStart: Bool) -> Bool {

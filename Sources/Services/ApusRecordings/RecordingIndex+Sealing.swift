@@ -50,8 +50,8 @@ extension RecordingIndex {
     ///
     /// The segment continues the recording after the head, or fills frames that were missing.
     ///
-    /// - Returns: the new head, and whether the segment is kept (``hourSegmentsMax``); nil if the frames are in the index
-    ///   already, or another node has sealed others.
+    /// - Returns: the new head, and whether the segment is kept (``hourSegmentsMax``); nil if the frames are in the
+    ///   index already, or another node has sealed others.
     /// - Throws: 10021; 10030 if others change the records all the time.
     func add(
         _ segment: SealedSegment, of channel: RecordedChannel

@@ -28,7 +28,7 @@ extension RecordingService {
             "Frames that a channel did not hold any more when this node logged it."),
         .counter(
             "apus_recordings_frames_refused_total", "frames",
-            "Frames that the log had no room for (`recordings.log_bytes_max`), or that came while it could not be written."),
+            "Frames that the log had no room for (`recordings.log_bytes_max`), or could not write."),
         .counter(
             "apus_recordings_frames_dropped_total", "frames",
             "Frames that are not kept because an hour of their channel has 2,000 segments already."),
@@ -37,7 +37,7 @@ extension RecordingService {
         .counter("apus_recordings_purged_bytes_total", "bytes", "Bytes of segments that this node has deleted."),
         .counter(
             "apus_recordings_seal_failures_total", "attempts",
-            "Attempts to store segments that failed. They are repeated."),
+            "Attempts to store segments that failed and are repeated."),
         .gauge("apus_recordings_log_bytes", "bytes", "Bytes of the log that are not in segments yet."),
         .gauge(
             "apus_recordings_unsealed_seconds", "seconds",

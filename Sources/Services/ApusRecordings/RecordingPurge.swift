@@ -11,10 +11,10 @@ import CoreMetrics
 /// Isolation: one task, ``run()``.
 struct RecordingPurge: Sendable {
     private let reader: RecordingReader
-    private let service: RecordingService
+    private let context: RecordingContext
     private static let pageCount = 100
 
-    init(_ service: RecordingService) { (self.service, reader) = (service, service.reader) }
+    init(_ context: RecordingContext) { (self.context, reader) = (context, context.reader) }
 
     func run() async {
         // Nodes that start together begin at different times.
@@ -26,11 +26,11 @@ struct RecordingPurge: Sendable {
                 var isDone = false
                 while !isDone {
                     let swept = try await reader.sweep(countMax: Self.pageCount)
-                    service.meters.purged.increment(by: Int64(clamping: swept.bytes))
+                    context.meters.purged.increment(by: Int64(clamping: swept.bytes))
                     isDone = swept.isDone || swept.count == 0
                 }
             } catch {
-                service.raise(error)
+                context.raise(error)
             }
         }
     }
@@ -46,12 +46,12 @@ struct RecordingPurge: Sendable {
     }
 
     private func mark(_ head: RecordingHead) async throws(ApusError) {
-        guard let channel = RecordedChannel(head), service.view.isLocal(channel.channel.shard) else { return }
+        guard let channel = RecordedChannel(head), context.view.isLocal(channel.channel.shard) else { return }
         let plan = try await reader.index.plan(of: channel.device, channel.source)?.body
         // Without a plan of its account, what there is stays as long as the last plan said.
         let own = plan?.account == head.account ? plan : nil
         let (days, most) = (own?.days ?? head.days, own?.bytesMax ?? 0)
-        let now = service.nowMs
+        let now = context.nowMs
         var bytes = head.bytes
         var from = RecordingIndex.hour(of: head.firstUs)
         let newest = RecordingIndex.hour(of: head.endUs)

@@ -70,7 +70,8 @@ package struct RecordingSealer: Sendable {
         _ gap: RecordingGap, of channel: RecordedChannel, _ outcome: inout Outcome
     ) async throws(ApusError) {
         let name = channel.description
-        guard let first = log.channels.first(where: { $0.name == name })?.first, first.epoch <= gap.epoch else { return }
+        let logged = log.channels.first { $0.name == name }
+        guard let first = logged?.first, first.epoch <= gap.epoch else { return }
         var cutter = RecordingCutter(label: name, from: nil, limits: limits)
         // Some frames before the gap say how to decode it.
         let start = FramePosition(epoch: gap.epoch, sequence: gap.first)

@@ -24,39 +24,19 @@ package final class RecordingService: NodeService, Service, MediaDownloads {
     package static let name = "Recordings"
     package static let records = RecordingRecords.catalogue
 
-    let configuration: RecordingConfiguration
-    let view: ClusterView
-    let index: RecordingIndex
-    let sessions: SessionRecords
-    let channels: ChannelService
-    let meters = RecordingMetrics()
-    /// What clients read and change.
-    let reader: RecordingReader
-    let limited: LogLimiter
+    private let context: RecordingContext
     /// With which the log is sealed.
     private let keys: ClusterKeys
-    private let group: any EventLoopGroup
     /// The objects, while the store is open.
     private let lateObjects: LateObjects
-    private let conditions: NodeConditions
     /// What records, while the log and the object store are open.
     private let recorder = Mutex<NodeRecorder?>(nil)
 
-    private static let condition = NodeConditions.Kind("recordings", isUnhealthy: false)
-
     package init(_ configuration: RecordingConfiguration, of node: NodeContext) throws(ApusError) {
-        (self.configuration, view, group, limited) = (configuration, node.view, node.group, node.limited)
-        (index, sessions, conditions) = (
-            RecordingIndex(node.records), SessionRecords(node.records), node.conditions
-        )
-        channels = try node.ports.one(ChannelService.self)
         keys = try node.ports.one(ClusterKeys.self)
-        let late = LateObjects(configuration.objects.limits)
-        lateObjects = late
+        lateObjects = LateObjects(configuration.objects.limits)
         let refresh = RecordingRefresh(view: node.view, entities: node.entities)
-        reader = RecordingReader(
-            index: index, objects: late, sessions: RecordingSessions(node.sessions, sessions),
-            now: { [view] in view.clock.wallMilliseconds() }, refresh: { await refresh.refresh($0) })
+        context = try RecordingContext(configuration, of: node, lateObjects, refresh)
         node.ports.provide(self, as: (any MediaDownloads).self)
         refresh.setOwner { [weak self] in await self?.flush($0) }
         node.dispatcher.on(RecordingSealNow.self) { [weak self] _, message throws(ApusError) in
@@ -66,15 +46,13 @@ package final class RecordingService: NodeService, Service, MediaDownloads {
         }
     }
 
-    package func add(to api: inout ClientAPI) { reader.addRequests(to: &api) }
+    package func add(to api: inout ClientAPI) { context.reader.addRequests(to: &api) }
 
     package func download(_ file: String, at address: String) async throws(ApusError) -> MediaDownload {
-        try await reader.download(file, at: address)
+        try await context.reader.download(file, at: address)
     }
 
     package var work: [any Service] { [self] }
-
-    var nowMs: Int64 { view.clock.wallMilliseconds() }
 
     /// Records until the node stops. While the log or the object store cannot be opened, it tries again.
     package func run() async throws {
@@ -83,7 +61,7 @@ package final class RecordingService: NodeService, Service, MediaDownloads {
                 do throws(ApusError) {
                     try await record()
                 } catch {
-                    raise(error)
+                    context.raise(error)
                 }
                 try? await Task.sleep(for: .seconds(5))
             }
@@ -91,14 +69,20 @@ package final class RecordingService: NodeService, Service, MediaDownloads {
     }
 
     private func record() async throws(ApusError) {
-        let objects = try await configuration.objects.open(defaultDirectory: configuration.objectDirectory)
+        // The first plan of the cluster opens the store and the log, whose files take some room. Records that cannot be
+        // read have no plan.
+        while await (try? context.index.hasPlans()) != true {
+            guard (try? await Task.sleep(for: RecordingConfiguration.planInterval)) != nil else { return }
+        }
+        let objects = try await context.configuration.objects.open(
+            defaultDirectory: context.configuration.objectDirectory)
         lateObjects.set(objects)
         await withDiscardingTaskGroup { group in
-            group.addTask { await RecordingPurge(self).run() }
+            group.addTask { await RecordingPurge(self.context).run() }
             do throws(ApusError) {
                 try await self.record(with: objects)
             } catch {
-                raise(error)
+                context.raise(error)
             }
             group.cancelAll()
         }
@@ -106,16 +90,13 @@ package final class RecordingService: NodeService, Service, MediaDownloads {
         await objects.shutdown()
     }
 
-    /// Records while the log is open. The first plan of the cluster makes the log: its files take some room.
+    /// Records while the log is open.
     private func record(with objects: any ObjectStore) async throws(ApusError) {
-        while try await !index.hasPlans() {
-            guard (try? await Task.sleep(for: RecordingConfiguration.planInterval)) != nil else { return }
-        }
         var limits = RecordingLogLimits()
-        limits.fileCountMax = max(limits.fileCountMin, configuration.logByteCountMax / limits.fileByteCount)
+        limits.fileCountMax = max(limits.fileCountMin, context.configuration.logByteCountMax / limits.fileByteCount)
         let log = try RecordingLog(
-            directory: configuration.logDirectory, limits: limits, sealing: ClusterLogSealing(keys: keys))
-        let recorder = NodeRecorder(self, log, objects)
+            directory: context.configuration.logDirectory, limits: limits, sealing: ClusterLogSealing(keys: keys))
+        let recorder = NodeRecorder(context, log, objects)
         self.recorder.withLock { $0 = recorder }
         await recorder.run()
         self.recorder.withLock { $0 = nil }
@@ -124,27 +105,7 @@ package final class RecordingService: NodeService, Service, MediaDownloads {
 
     /// Puts what has been recorded of a channel into the index, if this node owns its shard. Returns when it is there.
     private func flush(_ channel: RecordedChannel) async {
-        guard let recorder = recorder.withLock(\.self), view.isLocal(channel.channel.shard) else { return }
+        guard let recorder = recorder.withLock(\.self), context.view.isLocal(channel.channel.shard) else { return }
         await recorder.flush(channel)
-    }
-
-    // MARK: - Conditions
-
-    func raise(_ error: ApusError) {
-        guard error.code != .cancelled else { return }
-        conditions.raise(Self.condition, "recordings are not stored: \(error)")
-        limited.log(.warning, "Recordings are not stored", metadata: Logger.facts(of: error))
-    }
-
-    func clear() { conditions.clear(Self.condition) }
-
-    // MARK: - Taps
-
-    /// Receives what the channel holds behind a position; without one all of it, also of the time before the tap.
-    func tap(_ channel: RecordedChannel, after position: FramePosition?) async throws(ApusError) -> FrameTap {
-        try await channels.tap(
-            channel.channel, of: channel.account, after: position ?? FramePosition(epoch: 0, sequence: 0),
-            on: group.next(),
-            byteCountMax: RecordingConfiguration.tapByteCountMax)
     }
 }

@@ -12,7 +12,7 @@ import NIOCore
 ///
 /// Concurrency model: confined to one task.
 struct RecordingTurns {
-    private let service: RecordingService
+    private let context: RecordingContext
     private let log: RecordingLog
     private var recorders: [ChannelID: ChannelRecorder] = [:]
     private var followedAt = MonotonicTime.zero
@@ -22,7 +22,7 @@ struct RecordingTurns {
     /// The plans of the channels that are here.
     private var plans: [ChannelID: RecordingPlan] = [:]
 
-    init(_ service: RecordingService, _ log: RecordingLog) { (self.service, self.log) = (service, log) }
+    init(_ context: RecordingContext, _ log: RecordingLog) { (self.context, self.log) = (context, log) }
 
     /// Takes the frames that came, and looks for channels from time to time.
     mutating func take(now: MonotonicTime) async {
@@ -30,14 +30,14 @@ struct RecordingTurns {
             followedAt = now
             await follow(now)
         }
-        let wall = service.nowMs * 1000
+        let wall = context.nowMs * 1000
         for recorder in recorders.values {
             let (frames, lost) = recorder.take(wall: wall)
-            if lost > 0 { service.meters.lost.increment(by: Int64(clamping: lost)) }
+            if lost > 0 { context.meters.lost.increment(by: Int64(clamping: lost)) }
             guard !frames.isEmpty else { continue }
-            service.meters.frames.increment(by: Int64(frames.count))
+            context.meters.frames.increment(by: Int64(frames.count))
             let refused = log.append(recorder.name, frames)
-            if refused > 0 { service.meters.refused.increment(by: Int64(refused)) }
+            if refused > 0 { context.meters.refused.increment(by: Int64(refused)) }
         }
     }
 
@@ -47,14 +47,14 @@ struct RecordingTurns {
 
     /// Taps the channels that have a plan and are published or copied here, and leaves the others.
     private mutating func follow(_ now: MonotonicTime) async {
-        let here = await service.channels.status().filter { $0.channel.device != nil && $0.role != .edge }
+        let here = await context.channels.status().filter { $0.channel.device != nil && $0.role != .edge }
         let known = Set(here.map(\.channel))
         if now - plansReadAt >= RecordingConfiguration.planInterval || known.contains(where: { plans[$0] == nil }) {
             plansReadAt = now
             await readPlans(of: known)
         }
         for status in here {
-            guard let recorded = plans[status.channel].flatMap({ $0.recorded(at: service.nowMs) }),
+            guard let recorded = plans[status.channel].flatMap({ $0.recorded(at: context.nowMs) }),
                 isRunning(status, recorded)
             else { continue }
             if let running = recorders[status.channel] {
@@ -63,11 +63,11 @@ struct RecordingTurns {
             await join(recorded)
         }
         for (channel, recorder) in recorders {
-            let isPlanned = plans[channel]?.recorded(at: service.nowMs) == recorder.recorded
+            let isPlanned = plans[channel]?.recorded(at: context.nowMs) == recorder.recorded
             let isIdle = now - recorder.lastFrameAt >= RecordingConfiguration.idleTime
             if !known.contains(channel) || !isPlanned || isIdle { leave(channel) }
         }
-        service.meters.channels.record(recorders.count)
+        context.meters.channels.record(recorders.count)
     }
 
     /// True if frames come, or came that are not in the log.
@@ -79,12 +79,12 @@ struct RecordingTurns {
     private mutating func join(_ recorded: RecordedChannel) async {
         do throws(ApusError) {
             // A device that has changed hands is recorded for nobody until its new account wants it.
-            let account = try await service.sessions.record(of: recorded.device)?.account
+            let account = try await context.sessions.record(of: recorded.device)?.account
             guard account == recorded.account else { return }
             let logged = log.logged(recorded.description)
-            recorders[recorded.channel] = ChannelRecorder(recorded, try await service.tap(recorded, after: logged))
+            recorders[recorded.channel] = ChannelRecorder(recorded, try await context.tap(recorded, after: logged))
         } catch {
-            service.raise(error)
+            context.raise(error)
         }
     }
 
@@ -94,10 +94,10 @@ struct RecordingTurns {
 
     private mutating func readPlans(of channels: Set<ChannelID>) async {
         do throws(ApusError) {
-            plans = try await service.index.plans(of: channels)
+            plans = try await context.index.plans(of: channels)
         } catch {
             // Those that are known remain.
-            service.raise(error)
+            context.raise(error)
         }
     }
 
@@ -109,17 +109,17 @@ struct RecordingTurns {
         sealedAt = now
         let isRelease = now - releasedAt >= RecordingConfiguration.releaseInterval
         if isRelease { releasedAt = now }
-        let wall = service.nowMs * 1000
+        let wall = context.nowMs * 1000
         var seals: [NodeRecorder.Seal] = []
         var (bytes, oldest) = (0, wall)
         for logged in log.channels {
             guard let channel = RecordedChannel(name: logged.name) else { continue }
             bytes += logged.byteCount
             let age = Duration.microseconds(wall - logged.oldestMicroseconds)
-            if service.view.isLocal(channel.channel.shard) {
+            if context.view.isLocal(channel.channel.shard) {
                 oldest = min(oldest, logged.oldestMicroseconds)
                 let isIdle = recorders[channel.channel].map { $0.name != logged.name } ?? true
-                if isIdle || age >= service.configuration.segmentDuration {
+                if isIdle || age >= context.configuration.segmentDuration {
                     seals.append(NodeRecorder.Seal(channel: channel, end: isIdle ? .stopped : nil))
                 }
             } else if age >= RecordingConfiguration.abandonedAge {
@@ -128,8 +128,8 @@ struct RecordingTurns {
                 seals.append(NodeRecorder.Seal(channel: channel, isRelease: true))
             }
         }
-        service.meters.logBytes.record(bytes)
-        service.meters.unsealed.record(Double(wall - oldest) / 1_000_000)
+        context.meters.logBytes.record(bytes)
+        context.meters.unsealed.record(Double(wall - oldest) / 1_000_000)
         return seals
     }
 }
