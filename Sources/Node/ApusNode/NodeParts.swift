@@ -109,18 +109,17 @@ final class NodeParts: Sendable {
         try await revocations.load(wallSeconds: cluster.view.clock.wallSeconds())
         sessions.register(with: dispatcher, records: records, runtime: runtime)
         let media = MediaAccess(sessions: sessions, channels: channels)
+        let ports = Self.ports(signing, keys, configuration)
         let context = NodeContext(
             view: view, entities: entities, runtime: runtime, dispatcher: dispatcher, records: records,
-            sessions: sessions, topics: topics, ports: Self.ports(signing, keys, configuration), group: group,
-            conditions: conditions, log: nodeLog, limited: limited)
+            sessions: sessions, topics: topics, ports: ports, group: group, conditions: conditions, log: nodeLog,
+            limited: limited)
         nodeServices = try NodeServices(configuration.services, of: context, channels, media)
         let requests = OperatorRequests(
             cluster: cluster, sessions: sessions, channels: channels, name: configuration.cluster,
-            drain: { () throws(ApusError) in try await drain.begin() },
-            undrain: { () throws(ApusError) in try await drain.end() },
+            drain: drain.begin, undrain: drain.end,
             forwarding: ClientForwarding(view: view, transport: transport, dispatcher: dispatcher))
-        let clients = Self.clients(
-            requests, nodeServices, topics, records, configuration, signing, tracer, log: nodeLog)
+        let clients = Self.clients(requests, nodeServices, topics, records, configuration, signing, tracer, nodeLog)
         gateway = Gateway(
             configuration: configuration.gateway, media: media, clients: clients, view: view, group: group,
             ticketKeys: configuration.ticketKeys(keys), log: nodeLog, limited: limited)
@@ -151,7 +150,7 @@ final class NodeParts: Sendable {
     /// The requests and events of clients: the node's own, and those of its services.
     private static func clients(
         _ requests: OperatorRequests, _ services: NodeServices, _ topics: TopicService, _ records: any RecordStore,
-        _ configuration: NodeConfiguration, _ signing: TokenSigning, _ tracer: SpanTracer?, log: Logger
+        _ configuration: NodeConfiguration, _ signing: TokenSigning, _ tracer: SpanTracer?, _ log: Logger
     ) -> ClientServices {
         var api = ClientAPI()
         for schemas in [clientSchemas, serviceSchemas, callSchemas] { api.addSchemas(schemas) }

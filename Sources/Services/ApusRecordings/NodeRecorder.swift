@@ -13,20 +13,11 @@ import Synchronization
 /// Concurrency model: one task, ``run()``, takes frames, writes the log and decides what is sealed; a few others seal.
 /// A `Mutex` guards the channels that are being sealed.
 final class NodeRecorder: Sendable {
-    /// A channel that is to be sealed.
-    struct Seal: Sendable {
-        var channel: RecordedChannel
-        /// Nil: only whole segments. Otherwise all frames, and why the last segment ends.
-        var end: SegmentEnd?
-        /// Only what fills gaps, and what the log may forget.
-        var isRelease = false
-    }
-
     private let context: RecordingContext
     private let log: RecordingLog
     private let sealer: RecordingSealer
     private let sealing = Mutex<[RecordedChannel: [CheckedContinuation<Void, Never>]]>([:])
-    private let seals = WorkQueue<Seal>(countMax: nil)
+    private let seals = WorkQueue<RecordingSeal>(countMax: nil)
 
     init(_ context: RecordingContext, _ log: RecordingLog, _ objects: any ObjectStore) {
         (self.context, self.log) = (context, log)
@@ -69,7 +60,7 @@ final class NodeRecorder: Sendable {
 
     // MARK: - Sealing
 
-    private func request(_ seal: Seal) {
+    private func request(_ seal: RecordingSeal) {
         let isNew = sealing.withLock { sealing in
             guard sealing[seal.channel] == nil else { return false }
             sealing[seal.channel] = []
@@ -78,7 +69,7 @@ final class NodeRecorder: Sendable {
         if isNew { seals.add(seal) }
     }
 
-    private func seal(_ seal: Seal) async {
+    private func seal(_ seal: RecordingSeal) async {
         do throws(ApusError) {
             var outcome = RecordingSealer.Outcome()
             if seal.isRelease {
@@ -103,7 +94,7 @@ final class NodeRecorder: Sendable {
     /// Seals everything of a channel, and waits for it.
     func flush(_ channel: RecordedChannel) async {
         await wait(for: channel)
-        request(Seal(channel: channel, end: .continues))
+        request(RecordingSeal(channel: channel, end: .continues))
         await wait(for: channel)
     }
 

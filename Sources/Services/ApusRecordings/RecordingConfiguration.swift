@@ -45,7 +45,8 @@ extension RecordingConfiguration: ServiceConfiguration {
     /// Reads the keys under `recordings.` and `objects.`.
     package mutating func read(_ reader: inout ConfigurationReader) throws(ApusError) {
         let data = try reader.path("data_directory", default: "")
-        logDirectory = try reader.path("recordings.log_directory", default: data + "/recording-log")
+        let log = try reader.path("recordings.log_directory", default: "")
+        logDirectory = log.isEmpty ? data + "/recording-log" : log
         // Beside the records, which the nodes of a machine share as well.
         let records = try reader.path("records.file", default: "records.sqlite")
         let folders = records.split(separator: "/", omittingEmptySubsequences: false).dropLast()

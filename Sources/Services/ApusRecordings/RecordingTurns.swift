@@ -104,13 +104,13 @@ struct RecordingTurns {
     // MARK: - Sealing
 
     /// The channels that are to be sealed now.
-    mutating func due(now: MonotonicTime) -> [NodeRecorder.Seal] {
+    mutating func due(now: MonotonicTime) -> [RecordingSeal] {
         guard now - sealedAt >= RecordingConfiguration.sealInterval else { return [] }
         sealedAt = now
         let isRelease = now - releasedAt >= RecordingConfiguration.releaseInterval
         if isRelease { releasedAt = now }
         let wall = context.nowMs * 1000
-        var seals: [NodeRecorder.Seal] = []
+        var seals: [RecordingSeal] = []
         var (bytes, oldest) = (0, wall)
         for logged in log.channels {
             guard let channel = RecordedChannel(name: logged.name) else { continue }
@@ -120,12 +120,12 @@ struct RecordingTurns {
                 oldest = min(oldest, logged.oldestMicroseconds)
                 let isIdle = recorders[channel.channel].map { $0.name != logged.name } ?? true
                 if isIdle || age >= context.configuration.segmentDuration {
-                    seals.append(NodeRecorder.Seal(channel: channel, end: isIdle ? .stopped : nil))
+                    seals.append(RecordingSeal(channel: channel, end: isIdle ? .stopped : nil))
                 }
             } else if age >= RecordingConfiguration.abandonedAge {
-                seals.append(NodeRecorder.Seal(channel: channel, end: .stopped))
+                seals.append(RecordingSeal(channel: channel, end: .stopped))
             } else if isRelease {
-                seals.append(NodeRecorder.Seal(channel: channel, isRelease: true))
+                seals.append(RecordingSeal(channel: channel, isRelease: true))
             }
         }
         context.meters.logBytes.record(bytes)

@@ -4,7 +4,7 @@ extension ClientDiagnoseRequest: ClientRequestMessage {
     public typealias Reply = ClientDiagnosis
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            220, "devices.diagnose", .get("/v1/devices/{device}/diagnosis"), roles: [.app, .customer, .admin],
+            230, "devices.diagnose", .get("/v1/devices/{device}/diagnosis"), roles: [.app, .customer, .admin],
             isForNamedDevices: true,
             fields: ["device": .identifier, "source": FieldRule(range: 0...65_535), "session": .playSession],
             "Name the stage that keeps the pictures of a device from an app, and the number that shows it.")
@@ -15,7 +15,7 @@ extension ClientReportPlaysRequest: ClientRequestMessage {
     public typealias Reply = ClientReportPlaysResponse
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            221, "plays.report", .post("/v1/plays"), roles: .app, isForNamedDevices: true,
+            231, "plays.report", .post("/v1/plays"), roles: .app, isForNamedDevices: true,
             fields: ["plays": .plays],
             "Report how the streams that this app plays have begun.")
     }
