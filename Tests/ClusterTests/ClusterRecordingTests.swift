@@ -42,7 +42,9 @@ struct ClusterRecordingTests {
             names.append(String(line))
         }
         for name in names {
-            let object = [UInt8](try await load("\(base)/\(name)"))
+            let served = try await load("\(base)/\(name)")
+            let object = try stored(name, cluster)
+            #expect(object.starts(with: served), "\(name) is served as it is stored, without its footer")
             let count = try #require(
                 SegmentFooter.byteCount(trailer: Array(object.suffix(SegmentFooter.trailerByteCount))), "\(name)")
             let footer = try SegmentFooter(decoding: Array(object.suffix(count)), objectByteCount: object.count)
@@ -55,6 +57,15 @@ struct ClusterRecordingTests {
             }
         }
         return found
+    }
+
+    /// The object of a segment `HOUR-OBJECT.mp4`, as the directory of objects has it.
+    private static func stored(_ name: String, _ cluster: Cluster) throws -> [UInt8] {
+        let parts = name.dropLast(".mp4".count).split(separator: "-", maxSplits: 1)
+        let suffix = "/\(parts[0])+/\(parts[1])"
+        let files = try FileManager.default.subpathsOfDirectory(atPath: cluster.directory)
+        let file = try #require(files.first { $0.hasSuffix(suffix) }, "\(name)")
+        return [UInt8](try Data(contentsOf: URL(fileURLWithPath: cluster.file(file))))
     }
 
     private static func load(_ url: String) async throws -> Data {

@@ -165,7 +165,7 @@ package struct RecordingSealer: Sendable {
     ) async throws(ApusError) -> String {
         let base = "\(cut.range.epoch)-\(cut.range.first)"
         for attempt in 0..<Self.namesMax {
-            let object = attempt == 0 ? "\(base).mp4" : "\(base)-\(cut.range.last)-\(attempt).mp4"
+            let object = attempt == 0 ? base : "\(base)-\(cut.range.last)-\(attempt)"
             let name = try RecordingIndex.objectName(channel, hour: hour, object: object)
             switch try await objects.put(name, ObjectContent(bytes)) {
             case .stored, .exists(_, isSame: true): return object
