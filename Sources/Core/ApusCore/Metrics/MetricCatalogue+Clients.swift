@@ -88,7 +88,7 @@ extension MetricCatalogue {
             "apus_http_requests_refused_total", "requests",
             "Requests over REST that were refused because the account, or the operators, had too many in progress "
                 + "(10007)."),
-        .gauge("apus_http_downloads", "files", "Files that are being sent to clients, such as recordings."),
+        .gauge("apus_http_downloads", "files", "Files of recordings that are being sent to clients."),
         .counter(
             "apus_http_downloads_refused_total", "files",
             "Files that were refused because of `http.downloads_max` or `http.downloads_per_account_max` (10007)."),
