@@ -81,11 +81,11 @@ struct ClusterRecordingTests {
         return data
     }
 
-    /// Compares a recording with the log of its camera, from the first recorded frame up to a time before its end.
-    private static func check(_ found: [Recorded], _ log: String, until: UInt64? = nil) throws {
+    /// Compares a recording with the log of its camera, from the first recorded frame on.
+    private static func check(_ found: [Recorded], _ log: String) throws {
         let sent = Frames(log).lines
         let first = try #require(found.map(\.sequence).min())
-        let expected = sent.filter { $0.seq >= first && $0.seq <= until ?? .max }
+        let expected = sent.filter { $0.seq >= first }
         let known = Dictionary(found.map { ($0.sequence, $0.sha256) }) { first, _ in first }
         let missing = expected.filter { known[$0.seq] != $0.sha256 }.map(\.seq)
         #expect(missing.isEmpty, "\(missing.count) of \(expected.count) are missing: \(missing.prefix(20))")
@@ -131,34 +131,5 @@ struct ClusterRecordingTests {
         let times = try await session.clusterRecordings(
             of: source, from: Date(timeIntervalSinceNow: -3600), to: Date(timeIntervalSinceNow: 60))
         #expect(times.count == 1, "\(times)")
-    }
-
-    @Test("All nodes are killed and start again: what they had logged is in the recording")
-    func allKilled() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 28_800)
-        defer { cluster.down() }
-        let log = cluster.file("cam.frames")
-        let camera = try cluster.start("device", "--id", "cam", "--test-pattern", "160x120@25", "--log", log)
-        _ = try await cluster.primary(of: "cam/0")
-        var session = try cluster.session(node: 1, token: try cluster.token("--role", "app"))
-        let source = ClientSession.RecordedSource(DeviceID(unchecked: "cam"))
-        _ = try await eventually { () throws(ApusError) in
-            try await session.record(source, .continuous, days: 7)
-        }
-        try await Task.sleep(for: .seconds(8))
-        let before = try #require(Frames(log).lines.last).seq
-        for node in 1...3 { kill(try cluster.pid(node), SIGKILL) }
-        camera.end()
-        // One node alone waits for the others, so they start together.
-        try cluster.start("cluster", "up")
-        session = try cluster.session(node: 2, token: try cluster.token("--role", "app"))
-        var found: [Recorded] = []
-        try await ApusTestKit.eventually("the log is sealed") {
-            found = (try? await Self.frames(session, cluster, node: 3, of: "cam")) ?? []
-            return !found.isEmpty
-        }
-        // A power cut of all nodes costs a turn of the log, and these were only killed: its last 250 ms, and the frames
-        // that were under way.
-        try Self.check(found, log, until: before - 25)
     }
 }
